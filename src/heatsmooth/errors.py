@@ -1,0 +1,19 @@
+"""The one exception a user should ever see."""
+
+
+class InputError(ValueError):
+    """Wrong use or wrong input: one line that says what was expected, what came, and the remedy.
+
+    The command line prints it as it is and ends with exit code 2.
+    """
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ``InputError(message)`` unless ``condition`` holds."""
+    if not condition:
+        raise InputError(message)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, on one line; its kind if it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,46 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from heatsmooth.models import Classifier, NetworkSpec
+
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+class Linear(torch.nn.Module):
+    """logits = W·flatten(x) + b: every Jacobian, radius and average is known in closed form."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+        self.bias = torch.nn.Parameter(torch.zeros(len(weight)) if bias is None else bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) @ self.weight.T + self.bias
+
+
+@pytest.fixture
+def linear() -> Linear:
+    """A linear classifier of 1×4×4 images into 5 classes."""
+    return Linear(torch.randn(5, 16, generator=torch.Generator().manual_seed(0)))
+
+
+def tiny_classifier(channels: int = 1, classes: int = 10, seed: int = 0) -> Classifier:
+    """The built-in network with random weights."""
+    from heatsmooth.models import build
+
+    torch.manual_seed(seed)
+    return build(NetworkSpec("small", classes, channels, (0.5,), (0.25,)))
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path) -> Iterator[Path]:
+    """An empty working directory."""
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield tmp_path
+    os.chdir(before)
