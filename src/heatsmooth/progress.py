@@ -1,0 +1,62 @@
+"""Progress with an estimate of the time left, on standard error."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+
+class Progress(Protocol):
+    """Called with what is being done, how much of it is done, how much there is, and a word on how it goes."""
+
+    def __call__(self, what: str, done: int, total: int, note: str = "") -> None: ...
+
+
+def silent(what: str, done: int, total: int, note: str = "") -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def bar(*, shown: bool = True) -> Iterator[Progress]:
+    """A bar for each thing being done, with the time left; plain lines, now and then, where there is no terminal."""
+    console = Console(file=sys.stderr)
+    if not shown:
+        yield silent
+    elif console.is_terminal:
+        with RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        ) as display:
+            tasks = {}
+
+            def show(what: str, done: int, total: int, note: str = "") -> None:
+                if what not in tasks:
+                    tasks[what] = display.add_task(what, total=total, completed=done, note=note)
+                display.update(tasks[what], completed=done, total=total, note=note)
+
+            yield show
+    else:
+        yield _Lines()
+
+
+class _Lines:
+    """One line for each tenth of the work."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, int] = {}
+
+    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
+        tenth = 10 * done // max(total, 1)
+        if self._shown.get(what, -1) < tenth:
+            self._shown[what] = tenth
+            print(f"{what}: {done} of {total} {note}".rstrip(), file=sys.stderr, flush=True)

@@ -1,0 +1,252 @@
+"""A run directory: what was asked, with what, on what machine; its records; safe against kills.
+
+``run.json`` says what the run is. Repeating the command continues it; another command, model, data set
+or seed in the same directory is refused. Files are replaced atomically or appended with fsync.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from heatsmooth.errors import InputError
+
+VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content``: after a kill at any moment it holds the old or the new, whole."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` atomically by readable JSON."""
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: expected a JSON object, got {error}; remove the file or name another directory"
+        ) from None
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{path}: expected a JSON object, got {type(value).__name__}; remove the file or name another directory"
+        )
+    return value
+
+
+class Records:
+    """A JSON Lines file of one record a line, appended and fsynced.
+
+    A last line torn by a kill is cut off when the file is opened; a broken line before the last is an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _cut_torn_line(path)
+        self._file = path.open("ab")
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record and wait until it is on the disk."""
+        self._file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the records that are not wanted (those after the checkpoint a run continues from)."""
+        records = read_records(self.path)
+        kept = [record for record in records if wanted(record)]
+        if len(kept) < len(records):
+            self._file.close()
+            write_atomically(self.path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept).encode())
+            self._file = self.path.open("ab")
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
+            os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """All whole records of a JSON Lines file; a torn last line is left out."""
+    if not path.exists():
+        return []
+    records = []
+    content = path.read_bytes()
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise InputError(f"{path}:{number}: expected a JSON record, got {line[:40]!r}; remove that line") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{path}:{number}: expected a JSON record, got {line[:40]!r}; remove that line")
+        records.append(record)
+    return records
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """Versions, source commit and hardware of this process."""
+    versions = {"python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "commit": _commit(),
+        "hardware": {
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+        },
+    }
+
+
+def _commit() -> str | None:
+    def git(*words: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel"), "src/heatsmooth").resolve() != Path(__file__).parent:
+            return None
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+class Run:
+    """One run directory, held by one process at a time.
+
+    ``settings`` is everything the result depends on. A directory that holds a run with other settings is
+    refused, one with the same settings is continued.
+    """
+
+    def __init__(
+        self, path: Path, command: str, settings: Mapping[str, Any], *, arguments: list[str] | None = None
+    ) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = (path / ".lock").open("a")
+        except OSError as error:
+            raise InputError(
+                f"--out {path}: expected a writable directory, got {error.strerror}; name another one"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InputError(
+                f"{path}: expected no other process here, got one at work; wait for it or name another --out"
+            ) from None
+        try:
+            self.info = self._begun_or_continued(command, json.loads(json.dumps(settings)), arguments)
+        except BaseException:
+            self.close()
+            raise
+        self._opened = time.monotonic()
+
+    def _begun_or_continued(
+        self, command: str, settings: dict[str, Any], arguments: list[str] | None
+    ) -> dict[str, Any]:
+        file = self.path / "run.json"
+        if file.exists():
+            info = read_json(file)
+            _refuse_other_settings(self.path, info, command, settings)
+            return info
+        info = {
+            "command": command,
+            "settings": settings,
+            "arguments": sys.argv[1:] if arguments is None else arguments,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "seconds": 0.0,
+            "status": "running",
+            **provenance(),
+        }
+        write_json(file, info)
+        return info
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has finished."""
+        return bool(self.info["status"] == "done")
+
+    def update(self, **facts: Any) -> None:
+        """Add facts to ``run.json``, with the time spent so far."""
+        now = time.monotonic()
+        self.info["seconds"] = round(self.info["seconds"] + now - self._opened, 3)
+        self._opened = now
+        self.info.update(facts)
+        write_json(self.path / "run.json", self.info)
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._lock.close()
+
+
+def _refuse_other_settings(path: Path, info: dict[str, Any], command: str, settings: dict[str, Any]) -> None:
+    if info.get("command") != command:
+        raise InputError(f"{path}: expected a '{command}' run, got a '{info.get('command')}' run; name another --out")
+    recorded = info.get("settings", {})
+    for key in sorted(recorded.keys() | settings.keys()):
+        if recorded.get(key) != settings.get(key):
+            raise InputError(
+                f"{path}: expected the {key} it was started with, {recorded.get(key)!r}, got {settings.get(key)!r}; "
+                "repeat the first command, or name another --out"
+            )
+
+
+def sha256(*parts: bytes) -> str:
+    """The SHA-256 of the parts, one after another, in hexadecimal."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

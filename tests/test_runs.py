@@ -1,0 +1,80 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heatsmooth import InputError
+from heatsmooth.runs import Records, Run, provenance, read_records, write_atomically
+
+
+def test_a_run_is_continued_with_its_settings_and_refused_with_others(tmp_path: Path) -> None:
+    run = Run(tmp_path / "a", "smooth", {"sigma": 0.25, "shape": (1, 28)})
+    run.update(status="done")
+    run.close()
+    again = Run(tmp_path / "a", "smooth", {"sigma": 0.25, "shape": (1, 28)})
+    assert again.done
+    again.close()
+    with pytest.raises(InputError, match=r"the sigma it was started with, 0\.25, got 0\.5; .*--out"):
+        Run(tmp_path / "a", "smooth", {"sigma": 0.5, "shape": (1, 28)})
+    with pytest.raises(InputError, match="expected a 'train' run, got a 'smooth' run"):
+        Run(tmp_path / "a", "train", {})
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    run = Run(tmp_path, "train", {})
+    code = f"from heatsmooth.runs import Run; from pathlib import Path; Run(Path({str(tmp_path)!r}), 'train', {{}})"
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "expected no other process here" in second.stderr
+    run.close()
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="expected a writable directory"):
+        Run(tmp_path / "file" / "run", "train", {})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/run.json").write_text("{broken")
+    with pytest.raises(InputError, match="expected a JSON object"):
+        Run(tmp_path / "run", "train", {})
+
+
+def test_records_survive_a_torn_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    records = Records(path)
+    for i in range(3):
+        records.append({"i": i})
+    records.close()
+    path.write_bytes(path.read_bytes() + b'{"i": 3, "unfin')
+    assert [r["i"] for r in read_records(path)] == [0, 1, 2]
+    records = Records(path)
+    records.append({"i": 3})
+    records.keep(lambda record: record["i"] != 1)
+    records.append({"i": 4})
+    records.close()
+    assert [r["i"] for r in read_records(path)] == [0, 2, 3, 4]
+    path.write_bytes(b'{"i": 0}\nnonsense\n{"i": 2}\n')
+    with pytest.raises(InputError, match=r"r\.jsonl:2: expected a JSON record"):
+        read_records(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    write_atomically(target, b"old")
+    code = (
+        "import resource, sys; from pathlib import Path; from heatsmooth.runs import write_atomically\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        f"write_atomically(Path({str(target)!r}), bytes(5000))"
+    )
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "File too large" in failed.stderr
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_provenance_names_versions_and_hardware() -> None:
+    facts = json.loads(json.dumps(provenance()))
+    assert {"python", "torch", "heatsmooth"} <= facts["versions"].keys()
+    assert facts["hardware"]["cores"] >= 1
