@@ -1,0 +1,169 @@
+"""A set of images addressed by index, and what is done to a batch of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from heatsmooth.errors import InputError, require
+from heatsmooth.noise import Draw, mixed_seed
+from heatsmooth.runs import sha256
+
+
+class Pixels(Protocol):
+    """Where pixels come from: a tensor in memory, or files read when asked for."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """(images, channels, height, width)."""
+
+    def __getitem__(self, indices: Tensor, /) -> Tensor:
+        """The images of these indices, uint8 or float32, (len(indices), channels, height, width)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images (channels, height, width), their labels if any, and which images of the source they are."""
+
+    name: str
+    pixels: Pixels
+    labels: Tensor | None
+    """int64, one for each image of ``pixels``; None if unknown."""
+    indices: Tensor
+    """int64, the images of ``pixels`` that belong to this set, in order."""
+    rule: str = "all"
+    """How the indices were chosen."""
+    class_names: tuple[str, ...] | None = None
+
+    @staticmethod
+    def of(name: str, pixels: Pixels, labels: Tensor | None, **facts: Any) -> "ImageSet":
+        """All images of ``pixels``."""
+        count = int(pixels.shape[0])
+        require(count > 0, f"{name}: expected at least one image, got none; check the path")
+        if labels is not None:
+            require(
+                len(labels) == count,
+                f"{name}: expected a label for each of {count} images, got {len(labels)} labels; repair the data",
+            )
+            require(
+                int(labels.min()) >= 0,
+                f"{name}: expected labels from 0, got {int(labels.min())}; number the classes from 0",
+            )
+        return ImageSet(name, pixels, labels, torch.arange(count), **facts)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of an image."""
+        _, channels, height, width = self.pixels.shape
+        return int(channels), int(height), int(width)
+
+    def raw(self, positions: Tensor) -> Tensor:
+        """The images at these positions of the set as they are stored, uint8 or float32."""
+        return self.pixels[self.indices[positions]]
+
+    def images(self, positions: Tensor) -> Tensor:
+        """The images at these positions of the set, float32 in [0, 1]."""
+        return as_unit_interval(self.raw(positions))
+
+    def labels_at(self, positions: Tensor) -> Tensor | None:
+        """The labels at these positions of the set."""
+        return None if self.labels is None else self.labels[self.indices[positions]]
+
+    def known_labels(self) -> Tensor:
+        """The labels of this set, in its order; an error where there are none."""
+        if self.labels is None:
+            raise InputError(f"{self.name}: expected labels, got none; sort the images into one folder a class")
+        return self.labels[self.indices]
+
+    def without_labels(self) -> "ImageSet":
+        """The same images with nothing known of their labels."""
+        return replace(self, labels=None)
+
+    def sampled(self, count: int | None) -> "ImageSet":
+        """``count`` images by a fixed rule: the first of a permutation that never changes, in source order."""
+        if count is None or count >= len(self):
+            return self
+        require(count > 0, f"expected a positive number of images, got {count}")
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(mixed_seed("subset") % 2**31))
+        chosen = self.indices[order[:count].sort().values]
+        return replace(self, indices=chosen, rule=f"{self.rule}; {count} of a fixed permutation")
+
+    def strided(self, stride: int = 1, count: int | None = None) -> "ImageSet":
+        """Every ``stride``-th image, and at most ``count`` of those."""
+        require(stride > 0, f"--stride: expected at least 1, got {stride}")
+        require(count is None or count > 0, f"--images: expected at least 1, got {count}")
+        if stride == 1 and (count is None or count >= len(self)):
+            return self
+        rule = f"{self.rule}; every {stride}." + ("" if count is None else f", the first {count}")
+        return replace(self, indices=self.indices[::stride][:count], rule=rule)
+
+    def check_classes(self, classes: int) -> None:
+        """Refuse labels that a network of ``classes`` classes does not know."""
+        largest = -1 if self.labels is None else int(self.known_labels().max())
+        if largest >= classes:
+            raise InputError(
+                f"{self.name}: expected labels below {classes}, the network's classes, got {largest}; "
+                "choose a network for this data or the data it was trained on"
+            )
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel, over at most 2,000 images of the set, to 4 digits."""
+        some = self.images(torch.arange(0, len(self), max(1, len(self) // 2000)))
+        spread = some.std(dim=(0, 2, 3)).clamp_min(1e-3)
+        return tuple(round(float(m), 4) for m in some.mean(dim=(0, 2, 3))), tuple(round(float(s), 4) for s in spread)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the images (or of their files' names and sizes), labels and indices of this set."""
+        source = getattr(self.pixels, "fingerprint", None)
+        content = self.pixels[self.indices].contiguous().numpy().tobytes() if source is None else source.encode()
+        labels = b"" if self.labels is None else self.known_labels().numpy().tobytes()
+        return sha256(content, labels, self.indices.numpy().tobytes())[:16]
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records about its data."""
+        return {
+            "name": self.name,
+            "images": len(self),
+            "shape": list(self.shape),
+            "rule": self.rule,
+            "fingerprint": self.fingerprint,
+        }
+
+
+def as_unit_interval(pixels: Tensor) -> Tensor:
+    """float32 in [0, 1] of uint8 (divided by 255) or of floats, which must lie there already."""
+    if pixels.dtype == torch.uint8:
+        return pixels.to(torch.float32).div_(255)
+    pixels = pixels.to(torch.float32)
+    low, high = (float(bound) for bound in pixels.aminmax()) if pixels.numel() else (0.0, 0.0)
+    if not (low >= 0 and high <= 1):
+        raise InputError(
+            f"expected images in [0, 1], got values from {low:.3g} to {high:.3g}; "
+            "divide by 255, and give the network its normalisation with --mean and --std"
+        )
+    return pixels
+
+
+def shifted_and_flipped(pixels: Tensor, draw: Draw) -> Tensor:
+    """Each image shifted by up to an eighth of its size (edges mirrored), and mirrored with probability ½.
+
+    Takes and returns (batch, channels, height, width) of any type.
+    """
+    count, _, height, width = pixels.shape
+    most = (height // 8, width // 8)
+    chance = draw.uniform((count, 3)).to(pixels.device)
+    shift = (chance[:, :2] * torch.tensor([2 * most[0] + 1, 2 * most[1] + 1], device=pixels.device)).long()
+    rows = shift[:, :1] + torch.arange(height, device=pixels.device)
+    columns = shift[:, 1:] + torch.arange(width, device=pixels.device)
+    columns = torch.where(chance[:, 2:] < 0.5, columns.flip(1), columns)
+    padded = F.pad(pixels.to(torch.float32), (most[1], most[1], most[0], most[0]), mode="reflect").to(pixels.dtype)
+    image = torch.arange(count, device=pixels.device).view(-1, 1, 1)
+    return padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
