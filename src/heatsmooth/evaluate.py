@@ -1,0 +1,33 @@
+"""Accuracy in one pass, clean and under noise."""
+
+import torch
+from torch import nn
+
+from heatsmooth.data import ImageSet
+from heatsmooth.models import evaluating
+from heatsmooth.noise import Draw
+from heatsmooth.progress import Progress, silent
+
+
+def accuracy(
+    model: nn.Module,
+    images: ImageSet,
+    *,
+    sigma: float = 0.0,
+    seed: int = 0,
+    batch_size: int = 250,
+    progress: Progress = silent,
+) -> float:
+    """The share of images classified right in one pass, each with one draw of N(0, σ²I) added if ``sigma`` > 0."""
+    labels = images.known_labels()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    right = 0
+    with evaluating(model), torch.inference_mode():
+        for first in range(0, len(images), batch_size):
+            positions = torch.arange(first, min(first + batch_size, len(images)))
+            x = images.images(positions).to(device)
+            if sigma > 0:
+                x = x + sigma * Draw(seed, "accuracy", first, device=device).normal(x.shape)
+            right += int((model(x).argmax(1).cpu() == labels[positions]).sum())
+            progress("testing", int(positions[-1]) + 1, len(images))
+    return right / len(images)

@@ -1,0 +1,142 @@
+"""A network that takes images in [0, 1]: its normalisation is its own business."""
+
+import copy
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.models.resnet import ARCHITECTURES
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """All that is needed, beside the weights, to build a classifier."""
+
+    architecture: str
+    """A built-in name or ``package.module:callable``."""
+    classes: int = 10
+    channels: int = 3
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+
+class Classifier(nn.Module):
+    """logits (batch, classes) = network((images − mean) / std) for images in [0, 1].
+
+    Mean and standard deviation, one number or one a channel, are not part of the state dict: the
+    network's parameters keep their public names.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, spec: NetworkSpec) -> None:
+        super().__init__()
+        require(
+            len(spec.mean) == len(spec.std),
+            f"expected as many means as deviations, got {len(spec.mean)} and {len(spec.std)}",
+        )
+        require(all(s > 0 for s in spec.std), f"--std: expected positive numbers, got {spec.std}")
+        self.network = network
+        self.spec = spec
+        self.register_buffer("mean", torch.tensor(spec.mean or (0.0,)).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.std or (1.0,)).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((images - self.mean) / self.std)
+        return logits
+
+
+def build(spec: NetworkSpec) -> Classifier:
+    """A new classifier with random weights (those of the global torch generator), laid out for speed."""
+    if spec.architecture in ARCHITECTURES:
+        network = ARCHITECTURES[spec.architecture](classes=spec.classes, channels=spec.channels)
+    elif ":" in spec.architecture:
+        network = _import_network(spec.architecture)
+    else:
+        raise InputError(
+            f"--model: expected {', '.join(ARCHITECTURES)} or package.module:callable, got {spec.architecture!r}"
+        )
+    classifier = Classifier(network, spec)
+    classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
+    return classifier
+
+
+def _import_network(name: str) -> nn.Module:
+    module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        network = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:
+        raise InputError(
+            f"--model {name}: expected a callable that returns a network, got {type(error).__name__}: {error}"
+        ) from error
+    require(isinstance(network, nn.Module), f"--model {name}: expected a torch.nn.Module, got {type(network).__name__}")
+    assert isinstance(network, nn.Module)
+    return network
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """An independent copy, with parameters that can be trained."""
+    twin = copy.deepcopy(model)
+    for parameter in twin.parameters():
+        parameter.grad = None
+        parameter.requires_grad_(True)
+    return twin
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode, and afterwards back in its own."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def count_classes(model: nn.Module, images: Tensor) -> int:
+    """How many classes the network has, after making sure that it takes these images and answers with finite logits."""
+    shape = tuple(images.shape[1:])
+    channels = getattr(getattr(model, "spec", None), "channels", None)
+    if channels is not None and getattr(model, "spec").architecture in ARCHITECTURES:  # noqa: B009
+        require(
+            channels == shape[0],
+            f"expected images of {channels} channels, as the network takes, got {shape[0]}; "
+            "choose other data or another --model",
+        )
+    try:
+        with evaluating(model), torch.inference_mode():
+            logits = model(images[:2])
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise InputError(
+            f"expected a network that takes images of {_times(shape)}, "
+            f"got {type(error).__name__}: {first_line(error)}; check --model and --image-size"
+        ) from None
+    require(
+        isinstance(logits, Tensor) and logits.ndim == 2,
+        f"expected logits (batch, classes), got {_kind(logits)}; return the logits alone",
+    )
+    require(
+        bool(logits.isfinite().all()),
+        "expected finite logits, got NaN or infinity; check the weights and the normalisation",
+    )
+    return int(logits.shape[1])
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _kind(value: object) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

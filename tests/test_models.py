@@ -1,0 +1,190 @@
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from heatsmooth import InputError
+from heatsmooth.models import (
+    ARCHITECTURES,
+    NetworkSpec,
+    build,
+    copy_of,
+    count_classes,
+    evaluating,
+    load,
+    load_state,
+    model_hash,
+    save,
+)
+from tests.conftest import Linear, tiny_classifier
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "millions"),
+    [("small", 28, 0.48), ("small", 32, 0.48), ("resnet20", 32, 0.27), ("resnet110", 32, 1.73), ("resnet34", 32, 21.3)],
+)
+def test_architectures_take_small_images(name: str, size: int, millions: float) -> None:
+    network = ARCHITECTURES[name](classes=7, channels=3)
+    assert network(torch.rand(2, 3, size, size)).shape == (2, 7)
+    count = sum(p.numel() for p in network.parameters()) / 1e6
+    assert abs(count - millions) < 0.03 * millions + 0.005
+
+
+def test_resnet50_has_the_public_names_and_shapes() -> None:
+    state = ARCHITECTURES["resnet50"]().state_dict()
+    assert sum(p.numel() for p in ARCHITECTURES["resnet50"]().parameters()) == 25_557_032
+    assert len(state) == 320
+    public = {
+        "conv1.weight": (64, 3, 7, 7),
+        "bn1.running_var": (64,),
+        "layer1.0.conv1.weight": (64, 64, 1, 1),
+        "layer1.0.downsample.0.weight": (256, 64, 1, 1),
+        "layer1.0.downsample.1.running_mean": (256,),
+        "layer2.0.conv2.weight": (128, 128, 3, 3),
+        "layer3.5.conv3.weight": (1024, 256, 1, 1),
+        "layer4.2.bn3.bias": (2048,),
+        "layer4.2.bn3.num_batches_tracked": (),
+        "fc.weight": (1000, 2048),
+        "fc.bias": (1000,),
+    }
+    assert {name: tuple(state[name].shape) for name in public} == public
+    assert build(NetworkSpec("resnet50", classes=1000))(torch.rand(1, 3, 64, 64)).shape == (1, 1000)
+
+
+def test_normalisation_is_inside() -> None:
+    model = tiny_classifier(channels=3)
+    x = torch.rand(2, 3, 28, 28)
+    with evaluating(model):
+        torch.testing.assert_close(model(x), model.network((x - 0.5) / 0.25))
+    assert model.training
+
+
+def test_saved_and_loaded_a_network_is_the_same(tmp_path: Path) -> None:
+    model = tiny_classifier(channels=3)
+    save(model, tmp_path / "model.safetensors")
+    for source in (tmp_path, tmp_path / "model.safetensors"):
+        again = load(source)
+        assert again.spec == model.spec
+        assert model_hash(again) == model_hash(model)
+        assert not again.training
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_state_dict_of_another_tool(tmp_path: Path, wrapped: bool, nested: bool) -> None:
+    model = tiny_classifier(channels=3)
+    state = {("module." if wrapped else "") + name: tensor for name, tensor in model.network.state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": state} if nested else state, tmp_path / "w.pt")
+    again = load(tmp_path / "w.pt", model="small", mean=(0.5,), std=(0.25,))
+    assert model_hash(again) == model_hash(model)
+    with pytest.raises(InputError, match="expected --model"):
+        load(tmp_path / "w.pt")
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (exec, ("raise SystemExit('code ran')",))
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    for name, write in (
+        ("a.pt", lambda p: torch.save({"w": Evil()}, p)),
+        ("b.pt", lambda p: p.write_bytes(pickle.dumps(Evil()))),
+    ):
+        write(tmp_path / name)
+        with pytest.raises(InputError, match="code"):
+            load(tmp_path / name, model="small")
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"", "a.safetensors", "safetensors file"),
+        (b"\x00" * 100, "a.safetensors", "safetensors file"),
+        (b"garbage", "a.pt", "a.pt: expected a state dict"),
+        (b"", "a.pt", "a.pt: expected a state dict"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, content: bytes, name: str, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / name, model="small")
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
+    save(tiny_classifier(), tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(InputError, match="safetensors file"):
+        load(tmp_path)
+
+
+def test_foreign_weights_are_refused_by_name(tmp_path: Path) -> None:
+    save(tiny_classifier(channels=3), tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="weights of small"):
+        load(tmp_path, model="resnet20")
+    torch.save(tiny_classifier().network.state_dict(), tmp_path / "w.pt")
+    with pytest.raises(InputError, match=r"missing \(first: "):
+        load(tmp_path / "w.pt", model="resnet20")
+    with pytest.raises(InputError, match=r"conv1\.weight of shape \(24, 3, 3, 3\), got \(24, 1, 3, 3\)"):
+        load(tmp_path / "w.pt", model="small")
+    with pytest.raises(InputError, match=r"fc\.\w+ of shape \(5"):
+        load(tmp_path / "w.pt", model="small", channels=1, classes=5)
+    with pytest.raises(InputError, match="no such file"):
+        load(tmp_path / "nothing")
+    safetensors.torch.save_file(
+        {"a": torch.zeros(1)}, tmp_path / "odd.safetensors", {"heatsmooth": json.dumps({"nonsense": 1})}
+    )
+    with pytest.raises(InputError, match="metadata"):
+        load(tmp_path / "odd.safetensors")
+
+
+def test_code_is_imported_only_where_the_user_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mynets.py").write_text(
+        "from torch.nn import *\nnet = lambda: Sequential(Flatten(), Linear(16, 4))\nbad = lambda: 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    model = build(NetworkSpec("mynets:net"))
+    assert count_classes(model, torch.rand(1, 1, 4, 4)) == 4
+    save(model, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match="only where you name it"):
+        load(tmp_path / "m.safetensors")
+    assert model_hash(load(tmp_path / "m.safetensors", model="mynets:net")) == model_hash(model)
+    for name in ("mynets:bad", "mynets:nothing", "no.such:thing", "unknown"):
+        with pytest.raises(InputError, match="--model"):
+            build(NetworkSpec(name))
+
+
+def test_networks_that_do_not_fit_are_refused() -> None:
+    model = tiny_classifier(channels=3)
+    assert count_classes(model, torch.rand(1, 3, 32, 32)) == 10
+    with pytest.raises(InputError, match="3 channels"):
+        count_classes(model, torch.rand(1, 1, 32, 32))
+    with pytest.raises(InputError, match="takes images of 1×5×5"):
+        count_classes(Linear(torch.zeros(3, 16)), torch.rand(1, 1, 5, 5))
+    with pytest.raises(InputError, match="finite logits"):
+        count_classes(Linear(torch.full((3, 16), torch.nan)), torch.rand(1, 1, 4, 4))
+    with pytest.raises(InputError, match="logits"):
+        count_classes(torch.nn.Identity(), torch.rand(1, 1, 4, 4))
+
+
+def test_a_copy_is_independent_and_trainable() -> None:
+    model = tiny_classifier().requires_grad_(False)
+    twin = copy_of(model)
+    assert all(p.requires_grad for p in twin.parameters())
+    with torch.no_grad():
+        next(twin.parameters()).add_(1)
+    assert model_hash(twin) != model_hash(model)
+
+
+def test_weights_are_loaded_from_a_state_of_any_float_order(tmp_path: Path) -> None:
+    """Channels-last tensors are written in plain order and read back equal."""
+    model = tiny_classifier(channels=3)
+    weight = model.network.get_parameter("layer1.0.conv1.weight")
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    save(model, tmp_path / "m.safetensors")
+    state, metadata = load_state(tmp_path / "m.safetensors")
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.network.state_dict().items())
+    assert metadata["architecture"] == "small"
