@@ -1,0 +1,126 @@
+"""On a linear classifier of two classes the smallest adversarial perturbation is known."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heatsmooth import InputError
+from heatsmooth.attacks import GaussianAverage, ddn, is_wrong, pgd
+from tests.conftest import Linear
+
+
+def problem(
+    count: int = 50, size: int = 6, classes: int = 2
+) -> tuple[Linear, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A linear model, images in the middle of the box, their classes, and the true distance to another class."""
+    generator = torch.Generator().manual_seed(0)
+    model = Linear(torch.randn(classes, size * size, generator=generator) / size)
+    images = 0.5 + 0.1 * torch.randn(count, 1, size, size, generator=generator).clamp(-2, 2)
+    logits = model(images).detach()
+    labels = logits.argmax(1)
+    gaps = logits.gather(1, labels[:, None]) - logits
+    slopes = (model.weight[labels][:, None] - model.weight[None]).norm(dim=2).detach()
+    distances = torch.where(slopes > 0, gaps / slopes.clamp_min(1e-12), torch.inf).min(1).values
+    return model, images, labels, distances
+
+
+def test_ddn_reaches_the_exact_distance() -> None:
+    model, images, labels, true = problem()
+    found = ddn(model, images, labels, steps=100)
+    inside = (found.images > 0).all(dim=(1, 2, 3)) & (found.images < 1).all(dim=(1, 2, 3))
+    assert bool(found.success.all())
+    assert int(inside.sum()) > 30
+    ratio = found.distance[inside] / true[inside]
+    print(f"DDN, 100 steps: distance / true from {float(ratio.min()):.4f} to {float(ratio.max()):.4f}")
+    assert float(ratio.min()) > 1 - 1e-4
+    assert float(ratio.max()) < 1.02
+
+
+def test_pgd_reaches_the_distance_within_a_step() -> None:
+    model, images, labels, true = problem()
+    step = 0.02
+    found = pgd(model, images, labels, eps=3.0, steps=150, step_size=step)
+    inside = (found.images > 0).all(dim=(1, 2, 3)) & (found.images < 1).all(dim=(1, 2, 3))
+    assert bool(found.success.all())
+    excess = (found.distance - true)[inside]
+    assert float(excess.min()) > -1e-4
+    assert float(excess.max()) < step
+
+
+def test_failure_is_infinite_and_wrong_from_the_start_is_zero() -> None:
+    model, images, labels, true = problem()
+    wrong = 1 - labels
+    for found in (pgd(model, images, wrong, eps=1e-3), ddn(model, images, wrong)):
+        assert bool(found.success.all())
+        assert float(found.distance.max()) == 0
+    for found in (
+        pgd(model, images, labels, eps=0.5 * float(true.min())),
+        ddn(model, images, labels, eps=0.5 * float(true.min())),
+    ):
+        assert not bool(found.success.any())
+        assert bool(found.distance.isinf().all())
+
+
+def test_top_k_needs_the_label_out_of_the_first_k() -> None:
+    model, images, labels, _ = problem(classes=4)
+    one, two = (ddn(model, images, labels, steps=50, top_k=k) for k in (1, 2))
+    assert bool(is_wrong(model(two.images[two.success]), labels[two.success], 2).all())
+    both = one.success & two.success
+    assert float((two.distance - one.distance)[both].min()) > -0.01
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(0, 2**31), st.floats(0.05, 3), st.integers(1, 12), st.booleans())
+def test_what_comes_back_is_in_the_box_the_ball_and_true(seed: int, eps: float, steps: int, early: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 12), torch.nn.ReLU(), torch.nn.Linear(12, 3))
+    images = torch.rand(8, 1, 4, 4, generator=generator).round(decimals=1)
+    labels = torch.randint(0, 3, (8,), generator=generator)
+    for found in (
+        pgd(model, images, labels, eps=eps, steps=steps, early_stop=early),
+        ddn(model, images, labels, steps=steps, eps=eps),
+    ):
+        assert float(found.images.min()) >= 0
+        assert float(found.images.max()) <= 1
+        norms = (found.images - images).flatten(1).norm(dim=1)
+        assert float(norms.max()) <= eps * (1 + 1e-5)
+        wrong = model(found.images).argmax(1) != labels
+        assert torch.equal(found.success, wrong)
+        torch.testing.assert_close(found.distance[wrong], norms[wrong])
+
+
+def test_a_flat_network_is_not_attacked_and_gives_no_nan() -> None:
+    model = Linear(torch.zeros(3, 16), torch.tensor([1.0, 0.0, 0.0]))
+    images, labels = torch.rand(4, 1, 4, 4), torch.zeros(4, dtype=torch.long)
+    for found in (pgd(model, images, labels, eps=1.0), ddn(model, images, labels)):
+        assert not bool(found.success.any())
+        assert bool(found.images.isfinite().all())
+
+
+def test_the_network_is_left_as_it_was() -> None:
+    model, images, labels, _ = problem(4)
+    pgd(model, images, labels, eps=1.0)
+    ddn(model, images, labels)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_gaussian_average_is_the_monte_carlo_mean_and_stays_fixed() -> None:
+    model, images, labels, _ = problem(5)
+    average = GaussianAverage(model, sigma=0.5, samples=64)
+    expected = torch.stack([model(images + noise).softmax(1) for noise in (average(images), average.noise)[1]]).mean(0)  # type: ignore[union-attr]
+    torch.testing.assert_close(average(images).exp(), expected)
+    assert torch.equal(average(images), average(images))
+    assert torch.equal(average(images)[2:3], average(images[2:3]))
+    assert bool(ddn(average, images, labels, steps=60).success.any())
+
+
+def test_bad_settings_are_refused() -> None:
+    model, images, labels, _ = problem(2)
+    for bad in ({"eps": 0.0}, {"eps": 1.0, "steps": 0}):
+        with pytest.raises(InputError, match="expected"):
+            pgd(model, images, labels, **bad)  # type: ignore[arg-type]
+    for sigma, samples in ((0.0, 3), (0.1, 0)):
+        with pytest.raises(InputError, match="expected"):
+            GaussianAverage(model, sigma=sigma, samples=samples)
