@@ -1,0 +1,150 @@
+"""What a training step is given, in an order that depends on the seed and the step alone."""
+
+from collections.abc import Iterable, Iterator, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from heatsmooth.data import ImageSet, as_unit_interval, shifted_and_flipped
+from heatsmooth.errors import InputError, require
+from heatsmooth.noise import Draw, mixed_seed
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The input of an objective: this process's part of one step."""
+
+    images: Tensor
+    """float32 in [0, 1], (batch, channels, height, width)."""
+    labels: Tensor | None
+    draw: Draw
+    """The random numbers of this step."""
+    epoch: float
+    """How many epochs are done, 0 at the start."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process computes: its device, and which of how many processes it is."""
+
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+
+
+class Feed(Protocol):
+    """Batches by step number."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps see every image about once."""
+
+    def batches(self, start: int, stop: int, place: Place) -> Iterator[Batch]:
+        """The batches of the steps start … stop − 1."""
+
+
+@dataclass(frozen=True)
+class SetFeed:
+    """An ``ImageSet`` in a new order each epoch, ``batch_size`` images a step over all processes together.
+
+    The last, incomplete batch of an epoch is left out. The next batch is read while a step is computed.
+    """
+
+    images: ImageSet
+    batch_size: int
+    seed: int
+    augment: bool = True
+
+    @property
+    def _size(self) -> int:
+        return min(self.batch_size, len(self.images))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps see every image about once."""
+        return len(self.images) // self._size
+
+    def _positions(self, step: int, place: Place) -> Tensor:
+        epoch, number = divmod(step, self.steps_per_epoch)
+        order = torch.randperm(
+            len(self.images), generator=torch.Generator().manual_seed(mixed_seed(self.seed, "order", epoch))
+        )
+        mine = self._size // place.world
+        first = number * self._size + place.rank * mine
+        return order[first : first + mine]
+
+    def batches(self, start: int, stop: int, place: Place) -> Iterator[Batch]:
+        """The batches of the steps start … stop − 1."""
+        require(
+            self._size % place.world == 0,
+            f"--batch-size: expected a multiple of the {place.world} processes, got {self._size}",
+        )
+
+        def read(step: int) -> tuple[Tensor, Tensor | None]:
+            positions = self._positions(step, place)
+            return self.images.raw(positions), self.images.labels_at(positions)
+
+        with ThreadPoolExecutor(1) as reader:
+            ahead: Future[tuple[Tensor, Tensor | None]] = reader.submit(read, start)
+            for step in range(start, stop):
+                pixels, labels = ahead.result()
+                if step + 1 < stop:
+                    ahead = reader.submit(read, step + 1)
+                if self.augment:
+                    order = Draw(self.seed, "augment", step, rank=place.rank, world=place.world)
+                    pixels = shifted_and_flipped(pixels, order)
+                draw = Draw(self.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
+                images = as_unit_interval(pixels.to(place.device))
+                labels = None if labels is None else labels.to(place.device)
+                yield Batch(images, labels, draw, step / self.steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class LoaderFeed:
+    """Any iterable of batches: tensors, or tuples and dicts whose first entry (or ``images``/``pixel_values``) is one.
+
+    Everything but the images is dropped here, so that labels cannot be read. A run continues exactly only if
+    the iterable yields the same batches each time.
+    """
+
+    loader: Iterable[Any]
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The length of the loader."""
+        if not isinstance(self.loader, Sized):
+            raise InputError(
+                "expected a loader with a length, got one without; wrap it so that len(loader) is its number of batches"
+            )
+        require(len(self.loader) > 0, "expected a loader with at least one batch, got none")
+        return len(self.loader)
+
+    def batches(self, start: int, stop: int, place: Place) -> Iterator[Batch]:
+        """The batches of the steps start … stop − 1."""
+        step = start - start % self.steps_per_epoch
+        while step < stop:
+            for item in self.loader:
+                if start <= step < stop:
+                    draw = Draw(self.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
+                    yield Batch(
+                        as_unit_interval(images_of(item).to(place.device)), None, draw, step / self.steps_per_epoch
+                    )
+                step += 1
+
+
+def images_of(item: Any) -> Tensor:
+    """The images of what a loader yields."""
+    if isinstance(item, dict):
+        item = item.get("images", item.get("pixel_values"))
+    elif isinstance(item, (tuple, list)) and item:
+        item = item[0]
+    if not isinstance(item, Tensor) or item.ndim != 4:
+        found = tuple(item.shape) if isinstance(item, Tensor) else type(item).__name__
+        raise InputError(
+            f"expected batches of images (batch, channels, height, width), got {found}; yield a tensor first"
+        )
+    return item

@@ -1,0 +1,251 @@
+"""The one training loop: any objective, one process or many, killed at any moment and continued.
+
+Every random number depends on (seed, step) alone and the state on disk is replaced atomically, so a run that is
+killed and repeated ends with the same weights as an undisturbed one.
+"""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from heatsmooth.errors import InputError, require
+from heatsmooth.models import load_state, serialise
+from heatsmooth.noise import mixed_seed
+from heatsmooth.progress import Progress, silent
+from heatsmooth.runs import Records, write_atomically
+from heatsmooth.training.batches import Batch, Feed, Place
+
+Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
+"""(student, batch) → the named terms of the loss; their sum is minimised."""
+
+STATE_FILE = "state.safetensors"
+METRICS_FILE = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the weights move: SGD with momentum over ``epochs`` epochs."""
+
+    epochs: int = 1
+    batch_size: int = 128
+    """Images a step, over all processes together."""
+    lr: float = 0.05
+    schedule: Literal["constant", "linear", "cosine", "steps"] = "linear"
+    """After the warm-up: lr as it is, to 0 in a line or a cosine, or ×1/5 after 30 %, 60 % and 80 %."""
+    warmup: float = 0.0
+    """The share of the steps over which lr rises from 0."""
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch_norm: Literal["train", "frozen"] = "train"
+    """Batch norm by each batch's statistics, which also update the running ones; or all statistics as they are."""
+    augment: bool = True
+    """Shift and mirror the images."""
+
+    def __post_init__(self) -> None:
+        require(self.epochs > 0, f"--epochs: expected at least 1, got {self.epochs}")
+        require(self.batch_size > 0, f"--batch-size: expected at least 1, got {self.batch_size}")
+        require(self.lr > 0, f"--lr: expected a positive number, got {self.lr}")
+        require(self.schedule in _SCHEDULES, f"--schedule: expected {', '.join(_SCHEDULES)}, got {self.schedule!r}")
+        require(0 <= self.warmup < 1, f"--warmup: expected a share from 0 to below 1, got {self.warmup}")
+        require(
+            self.batch_norm in ("train", "frozen"), f"--batch-norm: expected train or frozen, got {self.batch_norm!r}"
+        )
+
+    def rate(self, done: float) -> float:
+        """The learning rate when this share of the steps is done.
+
+        >>> Plan(lr=0.4, schedule="linear", warmup=0.5).rate(0.25), Plan(lr=0.4, schedule="linear").rate(0.75)
+        (0.2, 0.1)
+        """
+        if done < self.warmup:
+            return self.lr * done / self.warmup
+        return self.lr * _SCHEDULES[self.schedule]((done - self.warmup) / (1 - self.warmup))
+
+
+_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "steps": lambda done: 0.2 ** sum(done >= drop for drop in (0.3, 0.6, 0.8)),
+}
+
+
+def accelerator(device: str | None = None) -> Accelerator:
+    """The processes this one belongs to: alone, or as ``accelerate launch`` or ``torchrun`` set it up."""
+    buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
+    return Accelerator(cpu=device == "cpu", kwargs_handlers=[buffers])
+
+
+def fit(
+    student: nn.Module,
+    objective: Objective,
+    feed: Feed,
+    plan: Plan,
+    *,
+    accelerator: Accelerator,
+    seed: int = 0,
+    out: Path | None = None,
+    stage: int = 0,
+    what: str = "training",
+    progress: Progress = silent,
+    checkpoint_seconds: float = 30.0,
+    log_every: int = 10,
+) -> None:
+    """Train ``student`` in place and leave it in evaluation mode.
+
+    With ``out``: metrics go to ``metrics.jsonl``, the state to ``state.safetensors`` every ``checkpoint_seconds``,
+    and training continues from the state there if it is of the same ``stage``.
+    """
+    place = Place(accelerator.device, accelerator.process_index, accelerator.num_processes)
+    student.to(place.device)
+    _set_modes(student, plan, place)
+    optimizer = torch.optim.SGD(
+        student.parameters(),
+        lr=plan.lr,
+        momentum=plan.momentum,
+        nesterov=plan.momentum > 0,
+        weight_decay=plan.weight_decay,
+    )
+    first = 0 if out is None else _continue_from(out / STATE_FILE, stage, student, optimizer)
+    metrics = Records(out / METRICS_FILE) if out is not None and accelerator.is_main_process else None
+    if metrics:
+        metrics.keep(lambda record: (record["stage"], record["step"]) < (stage, first))
+    trained = accelerator.prepare_model(student) if place.world > 1 else student
+    steps = plan.epochs * feed.steps_per_epoch
+    recent: dict[str, list[float]] = {}
+    saved = started = time.monotonic()
+    with _asked_to_stop() as stop_asked:
+        before = stage * steps
+        for step, batch in enumerate(feed.batches(before + first, before + steps, place), start=first):
+            torch.manual_seed(mixed_seed(seed, "dropout", stage, step, place.rank))
+            rate = plan.rate(step / steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            terms = objective(trained, batch)
+            _note_terms(recent, terms, accelerator, step)
+            optimizer.zero_grad(set_to_none=True)
+            accelerator.backward(torch.stack(list(terms.values())).sum())
+            optimizer.step()
+            done, now = step + 1, time.monotonic()
+            if done % log_every == 0 or done == steps:
+                means = {name: sum(values) / len(values) for name, values in recent.items()}
+                recent.clear()
+                speed = (done - first) * len(batch.images) * place.world / (now - started)
+                progress(what, done, steps, f"loss {means['loss']:.4f}  {speed:.0f} images/s")
+                if metrics:
+                    facts = {"stage": stage, "step": step, "epoch": done / feed.steps_per_epoch, "lr": rate}
+                    metrics.append(facts | means | {"images_per_second": round(speed, 1)})
+            stopping = bool(stop_asked)
+            if out is not None and accelerator.is_main_process and (stopping or now - saved >= checkpoint_seconds):
+                _save_state(out / STATE_FILE, stage, done, student, optimizer)
+                saved = time.monotonic()
+            if stopping and done < steps:
+                raise KeyboardInterrupt
+    if metrics:
+        metrics.close()
+    if out is not None and accelerator.is_main_process:
+        _save_state(out / STATE_FILE, stage + 1, 0, student, optimizer)
+    accelerator.wait_for_everyone()
+    student.eval()
+
+
+def _set_modes(student: nn.Module, plan: Plan, place: Place) -> None:
+    student.train()
+    norms = [module for module in student.modules() if isinstance(module, _BatchNorm)]
+    if plan.batch_norm == "frozen":
+        for norm in norms:
+            norm.eval()
+    elif place.world > 1 and norms:
+        require(
+            place.device.type != "cpu",
+            "expected --batch-norm frozen for several processes on CPUs, got train; torch cannot synchronise it there",
+        )
+        nn.SyncBatchNorm.convert_sync_batchnorm(student)
+
+
+def _note_terms(recent: dict[str, list[float]], terms: dict[str, Tensor], accelerator: Accelerator, step: int) -> None:
+    """Add each term, averaged over the processes, to the recent ones; stop all processes if one is not finite."""
+    values = torch.stack([term.detach() for term in terms.values()])
+    means: list[float] = accelerator.reduce(values, "mean").tolist()
+    if not all(map(math.isfinite, means)):
+        found = dict(zip(terms, means, strict=True))
+        raise InputError(f"expected a finite loss at step {step}, got {found}; lower --lr, or check images and weights")
+    for name, mean in zip(terms, means, strict=True):
+        recent.setdefault(name, []).append(mean)
+    if len(terms) > 1:
+        recent.setdefault("loss", []).append(sum(means))
+
+
+def _save_state(path: Path, stage: int, step: int, student: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    tensors = {f"student.{name}": tensor for name, tensor in student.state_dict().items()}
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        return
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items() if isinstance(value, Tensor)}
+    write_atomically(path, serialise(tensors, {"stage": stage, "step": step}))
+
+
+def finished_stages(out: Path) -> int:
+    """How many stages of the run in ``out`` are done."""
+    return int(load_state(out / STATE_FILE)[1]["stage"]) if (out / STATE_FILE).exists() else 0
+
+
+def restore_student(path: Path, student: nn.Module) -> None:
+    """Give ``student`` the weights of a state file."""
+    tensors, _ = load_state(path)
+    prefix = "student."
+    student.load_state_dict(
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    )
+
+
+def _continue_from(path: Path, stage: int, student: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Restore student and optimizer from the state of this stage, if there is one; the first step still to do."""
+    if not path.exists():
+        return 0
+    tensors, at = load_state(path)
+    if at["stage"] != stage:
+        return 0
+    restore_student(path, student)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        if kind == "optimizer":
+            number, _, key = rest.partition(".")
+            state.setdefault(int(number), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return int(at["step"])
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """A list that is empty until the user (Ctrl-C) or the system (SIGTERM) asks this process to stop."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,204 @@
+"""The loop with real processes: killed, continued, and shared by two."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heatsmooth import InputError
+from heatsmooth.models import load_state, model_hash
+from heatsmooth.training import Batch, LoaderFeed, Plan, fit, smooth
+from heatsmooth.training.loop import STATE_FILE, accelerator
+from tests.conftest import Linear
+
+COMMAND = [sys.executable, "-m", "heatsmooth"]
+QUIET = ["--quiet", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("teacher")
+    words = f"train --data fashion-mini --limit-train 2000 --epochs 1 --batch-size 50 --lr 0.05 --out {path}".split()
+    subprocess.run([*COMMAND, *words, *QUIET], check=True, env=environment(), capture_output=True)
+    return path
+
+
+def smoothing(teacher: Path, out: Path, *more: str) -> list[str]:
+    words = f"smooth --data fashion-mini --limit-train 3200 --batch-size 64 --timesteps 2 --seed 3 --from {teacher}"
+    return [*COMMAND, *words.split(), "--sigma", "0.25", "--out", str(out), *QUIET, *more]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def kill_when(process: subprocess.Popen[bytes], state: Path, stage: int, step: int) -> None:
+    """SIGKILL as soon as the state on disk has come so far."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if step < 0 or state.exists():
+            at = load_state(state)[1] if step >= 0 else {"stage": stage, "step": step}
+            if (at["stage"], at["step"]) >= (stage, step):
+                process.send_signal(signal.SIGKILL)
+                assert process.wait() == -signal.SIGKILL
+                return
+        time.sleep(0.01)
+    pytest.fail(f"not killed: exit code {process.poll()}")
+
+
+def test_killed_three_times_smooth_ends_with_the_same_weights(teacher: Path, tmp_path: Path) -> None:
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    subprocess.run(smoothing(teacher, undisturbed), check=True, env=environment())
+    for stage, step in ((0, 3), (0, 31), (1, 17)):
+        process = subprocess.Popen(smoothing(teacher, killed, "--checkpoint-seconds", "0"), env=environment())
+        kill_when(process, killed / STATE_FILE, stage, step)
+        time.sleep(0.1)
+    subprocess.run(smoothing(teacher, killed), check=True, env=environment())
+    expected, found = (load_state(run / "model.safetensors")[0] for run in (undisturbed, killed))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert (
+        json.loads((undisturbed / "run.json").read_text())["model_hash"]
+        == json.loads((killed / "run.json").read_text())["model_hash"]
+    )
+    curves = [
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (undisturbed, killed)
+    ]
+    assert [(m["stage"], m["step"]) for m in curves[0]] == [(m["stage"], m["step"]) for m in curves[1]]
+    again = subprocess.run(smoothing(teacher, killed, "--json"), check=True, env=environment(), capture_output=True)
+    assert json.loads(again.stdout)["command"] == "smooth"
+    other = subprocess.run(
+        smoothing(teacher, killed, "--lr", "0.01"), env=environment(), capture_output=True, text=True
+    )
+    assert other.returncode == 2
+    assert other.stderr.count("\n") == 1
+
+
+def test_interrupted_politely_it_saves_and_ends_with_130(teacher: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        smoothing(teacher, out, "--checkpoint-seconds", "0"), env=environment(), stderr=subprocess.PIPE
+    )
+    while not (out / STATE_FILE).exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    message = process.communicate()[1].decode()
+    assert process.returncode == 130
+    assert message == "heatsmooth: interrupted; repeat the command to continue\n"
+
+
+@pytest.mark.parametrize(("preset", "lr"), [("bootcamp", 0.005), ("paper-imagenet", 0.001)])
+def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path, preset: str, lr: float) -> None:
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    launch += [
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--main_process_port",
+        str(29500 + os.getpid() % 1000),
+        "-m",
+        "heatsmooth",
+    ]
+    words = f"smooth --data fashion-mini --limit-train 1280 --batch-size 64 --sigma 0.25 --from {teacher}".split()
+    words += f"--preset {preset} --projections 2 --batch-norm frozen --lr {lr} --log-every 1".split()
+    curves = []
+    for processes, start in ((1, COMMAND), (2, launch)):
+        out = tmp_path / str(processes)
+        subprocess.run([*start, *words, *QUIET, "--out", str(out)], check=True, env=environment(), capture_output=True)
+        assert json.loads((out / "run.json").read_text())["processes"] == processes
+        curves.append([json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()])
+    assert len(curves[0]) == len(curves[1]) == 20
+    difference = max(abs(a - b) for a, b in zip(*curves, strict=True))
+    print(
+        f"{preset}: loss {curves[0][0]:.5f} → {curves[0][-1]:.5f}; largest difference of two processes {difference:.2e}"
+    )
+    assert difference < 1e-4
+    assert curves[0][-1] < 0.9 * curves[0][0]
+
+
+def test_batch_norm_that_cannot_be_synchronised_is_refused(teacher: Path, tmp_path: Path) -> None:
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(28500 + os.getpid() % 1000),
+    ]
+    words = f"smooth --data fashion-mini --batch-norm train --sigma 0.25 --from {teacher} --out {tmp_path}".split()
+    process = subprocess.run(
+        [*launch, "-m", "heatsmooth", *words, *QUIET], env=environment(), capture_output=True, text=True
+    )
+    assert process.returncode != 0
+    assert "heatsmooth: error: expected --batch-norm frozen" in process.stderr
+
+
+def exploding(student: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    loss = student(batch.images).square().mean()
+    return {"loss": loss * (torch.inf if batch.epoch > 0.6 else 1.0)}
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
+    student = Linear(torch.randn(5, 16))
+    with pytest.raises(InputError, match=r"finite loss at step 7.*lower --lr"):
+        fit(
+            student,
+            exploding,
+            LoaderFeed(images, 0),
+            Plan(),
+            accelerator=accelerator("cpu"),
+            out=tmp_path,
+            checkpoint_seconds=0,
+        )
+    tensors, at = load_state(tmp_path / STATE_FILE)
+    assert at == {"stage": 0, "step": 7}
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+
+
+def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:
+    """Randomness inside the network follows from the seed and the step too."""
+
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 5))
+
+    class Breaking(list[Tensor]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            yield from self[:6]
+            raise OSError("broken")
+
+    images = [torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
+    expected = smooth(network(), images, sigma=0.25, device="cpu", out=None)
+    with pytest.raises(OSError, match="broken"):
+        smooth(network(), Breaking(images), sigma=0.25, device="cpu", out=tmp_path, checkpoint_seconds=0)
+    assert load_state(tmp_path / STATE_FILE)[1]["step"] == 6
+    found = smooth(network(), images, sigma=0.25, device="cpu", out=tmp_path)
+    assert model_hash(found) == model_hash(expected)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "steps"])
+def test_schedules_start_at_lr_and_never_rise(schedule: str) -> None:
+    plan = Plan(lr=0.3, schedule=schedule)  # type: ignore[arg-type]
+    rates = [plan.rate(i / 100) for i in range(100)]
+    assert rates[0] == 0.3
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
+    assert rates[-1] > 0
