@@ -1,0 +1,5 @@
+"""``python -m heatsmooth``, the same as ``heatsmooth``."""
+
+from heatsmooth.cli import main
+
+main()

@@ -1,0 +1,67 @@
+"""The command line: parse, call one function, show progress. Nothing is computed here."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from heatsmooth.cli.demo import demo
+from heatsmooth.cli.training import smooth, train
+from heatsmooth.errors import InputError
+from heatsmooth.version import VERSION
+
+INTERRUPTED = 130
+USAGE_ERROR: type[typer.BadParameter] = next(p for p in typer.BadParameter.__mro__ if p.__name__ == "ClickException")
+"""What typer raises for a wrong command line, whichever click it brings along."""
+
+app = typer.Typer(
+    name="heatsmooth",
+    help="Make a pretrained image classifier robust in one epoch without labels, "
+    "and say how large an L2 perturbation it withstands.",
+    epilog="Repeating an interrupted command continues it. Exit codes: 0 done, 2 wrong use or input, 130 interrupted.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command()(demo)
+app.command()(train)
+app.command()(smooth)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"heatsmooth {VERSION}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and end the process with its exit code; bad input is one line on standard error."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    try:
+        code = app(arguments, standalone_mode=False) or 0
+    except USAGE_ERROR as error:
+        code = _complain(error.format_message())
+    except InputError as error:
+        code = _complain(str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or error
+        code = _complain(f"{where}expected to read and write there, got {reason}; free space or name another directory")
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        typer.echo("heatsmooth: interrupted; repeat the command to continue", err=True)
+    return code
+
+
+def _complain(message: str) -> int:
+    typer.echo("heatsmooth: error: " + " ".join(message.split()), err=True)
+    return 2

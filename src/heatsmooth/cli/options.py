@@ -1,0 +1,55 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heatsmooth.errors import InputError
+
+RUNNING = "Running"
+NETWORK = "Network"
+
+Data = Annotated[str, typer.Option(help="fashion-mini, fashion-mnist, cifar10, imagefolder:PATH or npz:PATH.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Where the files of a data set are, or shall be put.")]
+ImageSize = Annotated[int, typer.Option(help="Side of the centre crop of an imagefolder, in pixels.")]
+LimitTrain = Annotated[int | None, typer.Option(help="Use a fixed subset of this many training images.")]
+Source = Annotated[Path, typer.Option("--from", help="A run directory, or weights (.safetensors, .pt) with --model.")]
+Sigma = Annotated[float, typer.Option(help="Standard deviation of the noise, in [0, 1] pixels.")]
+Out = Annotated[Path, typer.Option(help="Run directory; repeating the command continues it.")]
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="Built-in name (small, resnet20, …) or package.module:callable.", rich_help_panel=NETWORK),
+]
+Classes = Annotated[
+    int | None, typer.Option(help="Classes of a built-in network (default: the data's).", rich_help_panel=NETWORK)
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(help="Normalisation inside the network, as 0.5 or 0.49,0.48,0.45.", rich_help_panel=NETWORK),
+]
+Std = Annotated[str | None, typer.Option(help="Likewise, the deviations.", rich_help_panel=NETWORK)]
+
+Seed = Annotated[int, typer.Option(help="Every random number follows from it.", rich_help_panel=RUNNING)]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, or the accelerator if there is one (default).", rich_help_panel=RUNNING)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.", rich_help_panel=RUNNING)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=RUNNING)]
+Checkpoint = Annotated[float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)]
+LogEvery = Annotated[int, typer.Option(help="Steps a line of metrics.jsonl averages.", rich_help_panel=RUNNING)]
+
+
+def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """The numbers of a comma-separated option.
+
+    >>> numbers("0.5, 0.25", "--mean")
+    (0.5, 0.25)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option}: expected numbers separated by commas, got {text!r}") from None

@@ -1,0 +1,228 @@
+"""``heatsmooth train`` and ``heatsmooth smooth``."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from heatsmooth.cli import options as o
+
+CHOICES = "Choices of the method (default: the preset's)"
+OPTIMISATION = "Optimisation"
+
+
+def train(
+    *,
+    data: o.Data,
+    out: o.Out,
+    model: Annotated[
+        str, typer.Option(help="Built-in name (small, resnet20, …) or package.module:callable.")
+    ] = "small",
+    method: Annotated[
+        str, typer.Option(help="clean, gaussian (Cohen), smoothadv (Salman) or adversarial (Madry).")
+    ] = "clean",
+    sigma: Annotated[float, typer.Option(help="Noise of gaussian and smoothadv, in [0, 1] pixels.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="Passes over the images.")] = 20,
+    data_root: o.DataRoot = None,
+    image_size: o.ImageSize = 224,
+    limit_train: o.LimitTrain = None,
+    batch_size: Annotated[int, typer.Option(help="Images a step.", rich_help_panel=OPTIMISATION)] = 128,
+    lr: Annotated[float, typer.Option(help="Largest learning rate.", rich_help_panel=OPTIMISATION)] = 0.2,
+    schedule: Annotated[
+        str, typer.Option(help="constant, linear, cosine or steps.", rich_help_panel=OPTIMISATION)
+    ] = "linear",
+    warmup: Annotated[
+        float, typer.Option(help="Share of the steps over which lr rises.", rich_help_panel=OPTIMISATION)
+    ] = 0.15,
+    weight_decay: Annotated[
+        float, typer.Option(help="L2 penalty on the weights.", rich_help_panel=OPTIMISATION)
+    ] = 5e-4,
+    batch_norm: Annotated[str, typer.Option(help="train or frozen.", rich_help_panel=OPTIMISATION)] = "train",
+    augment: Annotated[bool, typer.Option(help="Shift and mirror.", rich_help_panel=OPTIMISATION)] = True,
+    eps: Annotated[
+        float, typer.Option(help="L2 radius of the attack.", rich_help_panel="smoothadv and adversarial")
+    ] = 0.5,
+    steps: Annotated[int, typer.Option(help="Steps of the attack.", rich_help_panel="smoothadv and adversarial")] = 4,
+    attack: Annotated[str, typer.Option(help="pgd or ddn.", rich_help_panel="smoothadv and adversarial")] = "pgd",
+    warmup_epochs: Annotated[
+        float, typer.Option(help="Epochs until full eps.", rich_help_panel="smoothadv and adversarial")
+    ] = 10.0,
+    noise_draws: Annotated[
+        int, typer.Option(help="Noisy copies (smoothadv).", rich_help_panel="smoothadv and adversarial")
+    ] = 1,
+    mean: o.Mean = None,
+    std: o.Std = None,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    checkpoint_seconds: o.Checkpoint = 30.0,
+    log_every: o.LogEvery = 10,
+    quiet: o.Quiet = False,
+    as_json: o.Json = False,
+) -> None:
+    """Train a network with labels: a baseline to smooth, or a method to compare with.
+
+    Example: heatsmooth train --data fashion-mini --model small --epochs 4 --out runs/baseline
+    """
+    from heatsmooth.progress import bar
+    from heatsmooth.training import Baseline, Plan
+    from heatsmooth.workflows import train_run
+
+    with bar(shown=not quiet) as progress:
+        summary = train_run(
+            data=data,
+            out=out,
+            model=model,
+            choices=Baseline(
+                method=method,  # type: ignore[arg-type]  # checked by Baseline
+                sigma=sigma,
+                eps=eps,
+                steps=steps,
+                attack=attack,  # type: ignore[arg-type]
+                warmup_epochs=warmup_epochs,
+                noise_draws=noise_draws,
+            ),
+            plan=Plan(
+                epochs=epochs,
+                batch_size=batch_size,
+                lr=lr,
+                schedule=schedule,  # type: ignore[arg-type]
+                warmup=warmup,
+                weight_decay=weight_decay,
+                batch_norm=batch_norm,  # type: ignore[arg-type]
+                augment=augment,
+            ),
+            data_root=data_root,
+            image_size=image_size,
+            limit_train=limit_train,
+            mean=o.numbers(mean, "--mean"),
+            std=o.numbers(std, "--std"),
+            seed=seed,
+            device=device,
+            checkpoint_seconds=checkpoint_seconds,
+            log_every=log_every,
+            progress=progress,
+        )
+    show(summary, as_json)
+
+
+def smooth(
+    *,
+    data: o.Data,
+    source: o.Source,
+    sigma: o.Sigma,
+    out: o.Out,
+    preset: Annotated[str, typer.Option(help="bootcamp, paper-cifar10 or paper-imagenet.")] = "bootcamp",
+    data_root: o.DataRoot = None,
+    image_size: o.ImageSize = 224,
+    limit_train: o.LimitTrain = None,
+    distance: Annotated[
+        str | None, typer.Option(help="squared-logits, squared-probabilities, cross-entropy.", rich_help_panel=CHOICES)
+    ] = None,
+    penalty: Annotated[
+        str | None, typer.Option(help="Of the logits, probabilities or fisher.", rich_help_panel=CHOICES)
+    ] = None,
+    penalty_weight: Annotated[
+        float | None, typer.Option(help="Multiplies h·σ²/2·‖∇‖².", rich_help_panel=CHOICES)
+    ] = None,
+    estimator: Annotated[
+        str | None, typer.Option(help="projection, direction, exact or none.", rich_help_panel=CHOICES)
+    ] = None,
+    projections: Annotated[int | None, typer.Option(help="κ.", rich_help_panel=CHOICES)] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the finite difference.", rich_help_panel=CHOICES)] = None,
+    scaling: Annotated[
+        str | None, typer.Option(help="Of projection: paper or unbiased.", rich_help_panel=CHOICES)
+    ] = None,
+    noise: Annotated[str | None, typer.Option(help="none, fraction or copy.", rich_help_panel=CHOICES)] = None,
+    noise_fraction: Annotated[
+        float | None, typer.Option(help="Share of noisy images.", rich_help_panel=CHOICES)
+    ] = None,
+    timesteps: Annotated[int | None, typer.Option(help="n_T.", rich_help_panel=CHOICES)] = None,
+    batch_norm: Annotated[str | None, typer.Option(help="train or frozen.", rich_help_panel=CHOICES)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs a timestep.", rich_help_panel=CHOICES)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=CHOICES)] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="constant, linear, cosine, steps.", rich_help_panel=CHOICES)
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images a step.", rich_help_panel=CHOICES)] = None,
+    model: o.Model = None,
+    classes: o.Classes = None,
+    mean: o.Mean = None,
+    std: o.Std = None,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    checkpoint_seconds: o.Checkpoint = 30.0,
+    log_every: o.LogEvery = 10,
+    quiet: o.Quiet = False,
+    as_json: o.Json = False,
+) -> None:
+    """Make a trained network robust to L2 perturbations: one epoch, no labels.
+
+    Example: heatsmooth smooth --data fashion-mini --from runs/baseline --sigma 0.25 --out runs/smoothed
+    """
+    from heatsmooth.progress import bar
+    from heatsmooth.workflows import smooth_run
+
+    changes: dict[str, Any] = {
+        "distance": distance,
+        "penalty": penalty,
+        "weight": penalty_weight,
+        "estimator": estimator,
+        "projections": projections,
+        "delta": delta,
+        "scaling": scaling,
+        "noise": noise,
+        "noise_fraction": noise_fraction,
+        "timesteps": timesteps,
+        "batch_norm": batch_norm,
+        "epochs": epochs,
+        "lr": lr,
+        "schedule": schedule,
+        "batch_size": batch_size,
+    }
+    with bar(shown=not quiet) as progress:
+        summary = smooth_run(
+            data=data,
+            source=source,
+            sigma=sigma,
+            out=out,
+            preset=preset,
+            changes={name: value for name, value in changes.items() if value is not None},
+            data_root=data_root,
+            image_size=image_size,
+            limit_train=limit_train,
+            model=model,
+            classes=classes,
+            mean=o.numbers(mean, "--mean"),
+            std=o.numbers(std, "--std"),
+            seed=seed,
+            device=device,
+            checkpoint_seconds=checkpoint_seconds,
+            log_every=log_every,
+            progress=progress,
+        )
+    show(summary, as_json)
+
+
+def show(summary: dict[str, Any] | None, as_json: bool) -> None:
+    """Print a summary as one JSON object or as lines for people; nothing where another process leads."""
+    if summary is None:
+        return
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    for name, value in summary.items():
+        text = f"{value:.4f}" if isinstance(value, float) else str(value)
+        typer.echo(f"{name.replace('_', ' '):<40} {text}")
+
+
+def table(rows: list[dict[str, str]], title: str) -> None:
+    """Print rows of equal keys as a table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        grid.add_column(name, justify="left" if name == next(iter(rows[0])) else "right")
+    for row in rows:
+        grid.add_row(*row.values())
+    Console().print(grid)

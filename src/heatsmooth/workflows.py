@@ -1,0 +1,196 @@
+"""A command from its arguments to its run directory: load, compute, record. Repeating one continues it."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+
+from heatsmooth.data import ImageSet, load
+from heatsmooth.evaluate import accuracy
+from heatsmooth.models import Classifier, NetworkSpec, build, count_classes, model_hash, save
+from heatsmooth.models import load as load_model
+from heatsmooth.models.checkpoint import WEIGHTS_FILE
+from heatsmooth.noise import mixed_seed
+from heatsmooth.progress import Progress, silent
+from heatsmooth.runs import Run
+from heatsmooth.training import Baseline, Plan, preset, smooth, train
+from heatsmooth.training.loop import STATE_FILE, accelerator
+
+TESTED = 10_000
+"""At most this many test images measure the accuracy at the end of a training."""
+
+
+def train_run(
+    *,
+    data: str,
+    out: Path,
+    model: str = "small",
+    choices: Baseline,
+    plan: Plan,
+    data_root: Path | None = None,
+    image_size: int = 224,
+    limit_train: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    checkpoint_seconds: float = 30.0,
+    log_every: int = 10,
+    progress: Progress = silent,
+) -> dict[str, Any] | None:
+    """Train a network with labels and leave it in ``out``; a summary, or None in a process that does not lead."""
+    images = load(data, "train", root=data_root, image_size=image_size, progress=progress).sampled(limit_train)
+    test = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(1, TESTED)
+    found_mean, found_std = images.statistics()
+    spec = NetworkSpec(
+        model, int(images.known_labels().max()) + 1, images.shape[0], mean or found_mean, std or found_std
+    )
+    settings = {
+        "data": images.describe(),
+        "network": asdict(spec),
+        "choices": asdict(choices),
+        "plan": asdict(plan),
+        "seed": seed,
+    }
+
+    def work() -> Classifier:
+        torch.manual_seed(mixed_seed(seed, "weights"))
+        network = build(spec)
+        _check_fit(network, images, test)
+        trained = train(
+            network,
+            images,
+            choices=choices,
+            plan=plan,
+            seed=seed,
+            device=device,
+            out=out,
+            checkpoint_seconds=checkpoint_seconds,
+            log_every=log_every,
+            progress=progress,
+        )
+        return cast("Classifier", trained)
+
+    def measure(network: Classifier) -> dict[str, Any]:
+        return {"method": choices.method, **_accuracies(network, test, choices.sigma, seed, progress)}
+
+    return _recorded(out, "train", settings, device, work, measure)
+
+
+def smooth_run(
+    *,
+    data: str,
+    source: Path,
+    sigma: float,
+    out: Path,
+    preset: str = "bootcamp",
+    changes: dict[str, Any] | None = None,
+    data_root: Path | None = None,
+    image_size: int = 224,
+    limit_train: int | None = None,
+    model: str | None = None,
+    classes: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    checkpoint_seconds: float = 30.0,
+    log_every: int = 10,
+    progress: Progress = silent,
+) -> dict[str, Any] | None:
+    """Smooth the network of ``source`` without labels into ``out``; a summary, or None in a process that follows."""
+    heat, plan = _preset(preset, sigma, **(changes or {}))
+    images = load(data, "train", root=data_root, image_size=image_size, progress=progress).sampled(limit_train)
+    test = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(1, TESTED)
+    known = classes or (10 if images.labels is None else int(images.known_labels().max()) + 1)
+    teacher = load_model(source, model=model, classes=known, channels=images.shape[0], mean=mean, std=std)
+    _check_fit(teacher, images, test)
+    settings = {
+        "data": images.without_labels().describe(),
+        "teacher": model_hash(teacher),
+        "preset": preset,
+        "heat": asdict(heat),
+        "plan": asdict(plan),
+        "seed": seed,
+    }
+
+    def work() -> Classifier:
+        smoothed = smooth(
+            teacher,
+            images,
+            sigma=sigma,
+            preset=preset,
+            seed=seed,
+            device=device,
+            out=out,
+            checkpoint_seconds=checkpoint_seconds,
+            log_every=log_every,
+            progress=progress,
+            **(changes or {}),
+        )
+        return cast("Classifier", smoothed)
+
+    def measure(network: Classifier) -> dict[str, Any]:
+        if test.labels is None:
+            return {"sigma": sigma}
+        before = _accuracies(teacher, test, sigma, seed, progress)
+        after = _accuracies(network, test, sigma, seed, progress)
+        teachers = {f"teacher_{name}": value for name, value in before.items() if name.startswith("accuracy")}
+        return {"sigma": sigma, "preset": preset, **after, **teachers}
+
+    return _recorded(out, "smooth", settings, device, work, measure)
+
+
+_preset = preset
+
+
+def _check_fit(network: Classifier, *sets: ImageSet) -> None:
+    """Refuse images that the network does not take and labels that it does not know, before any work is done."""
+    for images in sets:
+        images.check_classes(count_classes(network, images.images(torch.arange(1))))
+
+
+def _accuracies(network: Classifier, test: ImageSet, sigma: float, seed: int, progress: Progress) -> dict[str, Any]:
+    found: dict[str, Any] = {"test_images": len(test), "accuracy": accuracy(network, test, progress=progress)}
+    if sigma > 0:
+        found["accuracy_under_noise"] = accuracy(network, test, sigma=sigma, seed=seed, progress=progress)
+    return found
+
+
+def _recorded(
+    out: Path,
+    command: str,
+    settings: dict[str, Any],
+    device: str | None,
+    work: Callable[[], Classifier],
+    measure: Callable[[Classifier], dict[str, Any]],
+) -> dict[str, Any] | None:
+    """Do the work inside the run directory ``out``, unless it is done; only the leading process writes and answers."""
+    processes = accelerator(device)
+    run = Run(out, command, settings) if processes.is_main_process else None
+    processes.wait_for_everyone()
+    try:
+        if _is_done(run, processes):
+            return None if run is None else cast("dict[str, Any]", run.info["summary"])
+        network = work()
+        if run is None:
+            return None
+        save(network, out / WEIGHTS_FILE)
+        summary = {"command": command, "out": str(out), **measure(network)}
+        run.update(status="done", model_hash=model_hash(network), processes=processes.num_processes)
+        summary["seconds"] = run.info["seconds"]
+        run.update(summary=summary)
+        (out / STATE_FILE).unlink(missing_ok=True)
+        return summary
+    finally:
+        if run is not None:
+            run.close()
+
+
+def _is_done(run: Run | None, processes: Accelerator) -> bool:
+    """Whether the run was finished before, as its leader sees it; every process gets the same answer."""
+    done = torch.tensor([float(run is not None and run.done and "summary" in run.info)], device=processes.device)
+    return bool(processes.reduce(done, "sum").item())

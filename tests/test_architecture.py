@@ -1,0 +1,57 @@
+"""Which room may import which; what the design says, held by a test."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src/heatsmooth"
+EVERYWHERE = {"errors", "version", "progress", "noise"}
+ALLOWED = {
+    "errors": set(),
+    "version": set(),
+    "progress": set(),
+    "noise": set(),
+    "runs": set(),
+    "data": {"runs"},
+    "models": {"runs"},
+    "attacks": set(),
+    "evaluate": {"data", "models"},
+    "training": {"data", "models", "attacks", "runs"},
+    "certify": {"data", "models", "runs"},
+    "workflows": {"data", "models", "training", "certify", "attacks", "evaluate", "runs"},
+    "cli": {"workflows", "training", "certify", "runs"},
+    "__main__": {"cli"},
+    "__init__": {"attacks", "training", "certify"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = (
+                [node.module] if node.module != "heatsmooth" else [f"heatsmooth.{alias.name}" for alias in node.names]
+            )
+        found |= {name.split(".")[1] for name in names if name.startswith("heatsmooth.")}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    assert room in ALLOWED, f"say in this test what the new room {room} may import"
+    assert imports(path) - {room} <= ALLOWED[room] | EVERYWHERE
+
+
+def test_the_attacks_and_the_objective_stand_alone() -> None:
+    assert imports(ROOT / "training/heat.py") <= {"errors", "noise", "training"}
+    assert "training" not in imports(ROOT / "attacks.py")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_one_idea(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 350

@@ -1,0 +1,190 @@
+"""The command line as a user meets it: real processes, one-line errors, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from heatsmooth.cli import run
+from heatsmooth.models import load_state, save
+from tests.conftest import tiny_classifier
+
+FAST = ["--limit-train", "256", "--batch-size", "64", "--quiet", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("network")
+    save(tiny_classifier(), path / "model.safetensors")
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line that a wrong command prints."""
+    code = run([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    assert captured.err.startswith("heatsmooth: error: "), captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    return captured.err
+
+
+def test_help_comes_fast_and_without_torch() -> None:
+    code = "import sys; from heatsmooth.cli import run; run(['smooth', '--help']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "heatsmooth smooth --data" in done.stdout
+
+
+def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("heatsmooth ")
+    assert run([]) == 0
+    assert "smooth" in capsys.readouterr().out
+
+
+def test_train_and_smooth_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = [
+        "train",
+        "--data",
+        "fashion-mini",
+        "--epochs",
+        "2",
+        "--lr",
+        "0.05",
+        "--out",
+        str(tmp_path / "a"),
+        "--json",
+        *FAST,
+    ]
+    assert run(train) == 0
+    first = json.loads(capsys.readouterr().out)
+    smooth = [
+        "smooth",
+        "--data",
+        "fashion-mini",
+        "--from",
+        str(tmp_path / "a"),
+        "--sigma",
+        "0.25",
+        "--out",
+        str(tmp_path / "b"),
+        *FAST,
+    ]
+    assert run([*smooth, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["teacher_accuracy"] == first["accuracy"]
+    assert {"accuracy", "accuracy_under_noise", "seconds", "test_images"} <= summary.keys()
+    assert run(smooth) == 0
+    assert "accuracy under noise" in capsys.readouterr().out
+    info = json.loads((tmp_path / "b/run.json").read_text())
+    assert info["status"] == "done"
+    assert info["settings"]["heat"]["sigma"] == 0.25
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        ".lock",
+        "metrics.jsonl",
+        "model.safetensors",
+        "run.json",
+    ]
+    before, after = (load_state(tmp_path / run / "model.safetensors")[0] for run in "ab")
+    assert not torch.equal(before["fc.weight"], after["fc.weight"])
+
+
+def test_smooth_takes_unlabelled_images(tmp_path: Path, network: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = np.random.default_rng(0).random((64, 28, 28))
+    np.savez(tmp_path / "i.npz", images=images)
+    words = [
+        "smooth",
+        "--data",
+        f"npz:{tmp_path / 'i.npz'}",
+        "--from",
+        network,
+        "--sigma",
+        0.25,
+        "--batch-size",
+        32,
+        "--quiet",
+        "--out",
+        tmp_path / "o",
+        "--json",
+    ]
+    assert run([str(word) for word in words]) == 0
+    assert "accuracy" not in json.loads(capsys.readouterr().out)
+
+
+def test_bad_input_is_one_line(tmp_path: Path, network: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    good = ["smooth", "--data", "fashion-mini", "--from", network, "--sigma", 0.25, "--out", out, *FAST]
+
+    def changed(option: str, value: object) -> list[object]:
+        words = list(good)
+        words[words.index(option) + 1] = value
+        return words
+
+    np.savez(tmp_path / "wide.npz", images=np.full((4, 28, 28), 3.0), labels=np.arange(4))
+    np.savez(tmp_path / "colour.npz", images=np.zeros((4, 28, 28, 3)), labels=np.arange(4))
+    np.savez(tmp_path / "labels.npz", images=np.zeros((4, 28, 28)), labels=np.array([0, 1, 2, 30]))
+    (tmp_path / "bad.safetensors").write_bytes(b"\x08\x00")
+    save(tiny_classifier(classes=5), tmp_path / "five.safetensors")
+    assert "--sigma: expected a positive number, got 0.0" in refused(capsys, *changed("--sigma", 0.0))
+    assert "got -0.5" in refused(capsys, *changed("--sigma", -0.5))
+    assert "--data: expected" in refused(capsys, *changed("--data", "mnist"))
+    assert "no such folder" in refused(capsys, *changed("--data", f"imagefolder:{tmp_path}/none"))
+    assert "No such file" in refused(capsys, *changed("--data", f"npz:{tmp_path}/none.npz"))
+    assert "in [0, 1], got values from 3 to 3" in refused(capsys, *changed("--data", f"npz:{tmp_path}/wide.npz"))
+    assert "1 channels" in refused(capsys, *changed("--data", f"npz:{tmp_path}/colour.npz"))
+    assert "no such file" in refused(capsys, *changed("--from", tmp_path / "none"))
+    assert "safetensors file" in refused(capsys, *changed("--from", tmp_path / "bad.safetensors"))
+    assert "weights of small" in refused(capsys, *good, "--model", "resnet20")
+    assert "--preset: expected" in refused(capsys, *good, "--preset", "best")
+    assert "--mean: expected numbers" in refused(capsys, *good, "--mean", "a,b")
+    assert "labels below 10" in refused(capsys, *changed("--data", f"npz:{tmp_path}/labels.npz"))
+    assert "labels below 5" in refused(capsys, *changed("--from", tmp_path / "five.safetensors"))
+    assert "Missing option '--out'" in refused(
+        capsys, "smooth", "--data", "fashion-mini", "--from", network, "--sigma", 1
+    )
+    assert "--method: expected" in refused(capsys, "train", "--data", "fashion-mini", "--method", "x", "--out", out)
+    (tmp_path / "file").write_text("")
+    assert "writable directory" in refused(capsys, *changed("--out", tmp_path / "file/x"))
+    assert "--epochs: expected at least 1" in refused(capsys, *good, "--epochs", 0)
+    assert not out.exists()
+
+
+def test_a_full_disk_is_one_line_and_leaves_earlier_files(tmp_path: Path, network: Path) -> None:
+    """A limit on the size of files stands for a full disk: the checkpoint does not fit."""
+    out = tmp_path / "out"
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
+    code = f"import resource, sys; from heatsmooth.cli import main; {limit}; main(sys.argv[1:])"
+    words = ["smooth", "--data", "fashion-mini", "--from", network, "--sigma", "0.25", "--out", out, *FAST]
+    out.mkdir()
+    (out / "precious").write_text("old")
+    failed = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("heatsmooth: error: ")
+    assert failed.stderr.count("\n") == 1
+    assert "File too large" in failed.stderr
+    assert (out / "precious").read_text() == "old"
+    assert not list(out.glob("*.part")) + list(out.glob(".*.part"))
+    again = subprocess.run([sys.executable, "-m", "heatsmooth", *map(str, words)], capture_output=True, text=True)
+    assert again.returncode == 0
+
+
+def test_a_really_full_disk(tmp_path: Path, network: Path) -> None:
+    """The same on a file system of 1 MB, where this machine lets us make one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        words = ["smooth", "--data", "fashion-mini", "--from", network, "--sigma", "0.25", "--out", disk / "out", *FAST]
+        failed = subprocess.run([sys.executable, "-m", "heatsmooth", *map(str, words)], capture_output=True, text=True)
+        assert failed.returncode == 2
+        assert failed.stderr.count("\n") == 1
+        assert "No space left on device" in failed.stderr
+        assert json.loads((disk / "out/run.json").read_text())["status"] == "running"
+    finally:
+        subprocess.run(["umount", disk], check=True)
