@@ -43,17 +43,15 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_records_survive_a_torn_last_line(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    records = Records(path)
-    for i in range(3):
-        records.append({"i": i})
-    records.close()
+    with Records(path) as records:
+        for i in range(3):
+            records.append({"i": i})
     path.write_bytes(path.read_bytes() + b'{"i": 3, "unfin')
     assert [r["i"] for r in read_records(path)] == [0, 1, 2]
-    records = Records(path)
-    records.append({"i": 3})
-    records.keep(lambda record: record["i"] != 1)
-    records.append({"i": 4})
-    records.close()
+    with Records(path) as records:
+        records.append({"i": 3})
+        records.keep(lambda record: record["i"] != 1)
+        records.append({"i": 4})
     assert [r["i"] for r in read_records(path)] == [0, 2, 3, 4]
     path.write_bytes(b'{"i": 0}\nnonsense\n{"i": 2}\n')
     with pytest.raises(InputError, match=r"r\.jsonl:2: expected a JSON record"):

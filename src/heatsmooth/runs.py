@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from heatsmooth.errors import InputError
 
@@ -78,8 +78,10 @@ class Records:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def close(self) -> None:
-        """Close the file."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -166,16 +168,23 @@ class Run:
     """One run directory, held by one process at a time.
 
     ``settings`` is everything the result depends on. A directory that holds a run with other settings is
-    refused, one with the same settings is continued.
+    refused, one with the same settings is continued. Several processes may each hold a ``part`` of the same run.
     """
 
     def __init__(
-        self, path: Path, command: str, settings: Mapping[str, Any], *, arguments: list[str] | None = None
+        self,
+        path: Path,
+        command: str,
+        settings: Mapping[str, Any],
+        *,
+        part: str = "",
+        arguments: list[str] | None = None,
     ) -> None:
         self.path = path
+        self.file = path / f"run{part}.json"
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("a")
+            self._lock = (path / f".lock{part}").open("a")
         except OSError as error:
             raise InputError(
                 f"--out {path}: expected a writable directory, got {error.strerror}; name another one"
@@ -197,11 +206,10 @@ class Run:
     def _begun_or_continued(
         self, command: str, settings: dict[str, Any], arguments: list[str] | None
     ) -> dict[str, Any]:
-        file = self.path / "run.json"
-        if file.exists():
-            info = read_json(file)
-            _refuse_other_settings(self.path, info, command, settings)
-            return info
+        for other in sorted(self.path.glob("run*.json")):
+            _refuse_other_settings(self.path, read_json(other), command, settings)
+        if self.file.exists():
+            return read_json(self.file)
         info = {
             "command": command,
             "settings": settings,
@@ -211,7 +219,7 @@ class Run:
             "status": "running",
             **provenance(),
         }
-        write_json(file, info)
+        write_json(self.file, info)
         return info
 
     @property
@@ -225,7 +233,7 @@ class Run:
         self.info["seconds"] = round(self.info["seconds"] + now - self._opened, 3)
         self._opened = now
         self.info.update(facts)
-        write_json(self.path / "run.json", self.info)
+        write_json(self.file, self.info)
 
     def close(self) -> None:
         """Let another process have the directory."""

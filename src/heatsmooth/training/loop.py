@@ -120,14 +120,11 @@ def fit(
         weight_decay=plan.weight_decay,
     )
     first = 0 if out is None else _continue_from(out / STATE_FILE, stage, student, optimizer)
-    metrics = Records(out / METRICS_FILE) if out is not None and accelerator.is_main_process else None
-    if metrics:
-        metrics.keep(lambda record: (record["stage"], record["step"]) < (stage, first))
     trained = accelerator.prepare_model(student) if place.world > 1 else student
     steps = plan.epochs * feed.steps_per_epoch
     recent: dict[str, list[float]] = {}
     saved = started = time.monotonic()
-    with _asked_to_stop() as stop_asked:
+    with _asked_to_stop() as stop_asked, _metrics(out, stage, first, accelerator) as metrics:
         before = stage * steps
         for step, batch in enumerate(feed.batches(before + first, before + steps, place), start=first):
             torch.manual_seed(mixed_seed(seed, "dropout", stage, step, place.rank))
@@ -154,12 +151,21 @@ def fit(
                 saved = time.monotonic()
             if stopping and done < steps:
                 raise KeyboardInterrupt
-    if metrics:
-        metrics.close()
     if out is not None and accelerator.is_main_process:
         _save_state(out / STATE_FILE, stage + 1, 0, student, optimizer)
     accelerator.wait_for_everyone()
     student.eval()
+
+
+@contextmanager
+def _metrics(out: Path | None, stage: int, step: int, accelerator: Accelerator) -> Iterator[Records | None]:
+    """The records of the leading process's metrics, without those of steps that are still to come."""
+    if out is None or not accelerator.is_main_process:
+        yield None
+        return
+    with Records(out / METRICS_FILE) as metrics:
+        metrics.keep(lambda record: (record["stage"], record["step"]) < (stage, step))
+        yield metrics
 
 
 def _set_modes(student: nn.Module, plan: Plan, place: Place) -> None:
