@@ -1,0 +1,1 @@
+"""How large a perturbation the averaged classifier withstands: counts, bounds, radii, certificates."""

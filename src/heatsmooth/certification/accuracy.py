@@ -1,0 +1,75 @@
+"""What the certificates of many images say together.
+
+``radius``, ``correct`` and ``abstained`` have one entry for each image of the set, (images,). Every image counts: one
+that abstained is an error, whatever class it was given.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from heatsmooth.certification.bounds import Flags, Floats, checked, clopper_pearson, error_probability
+from heatsmooth.errors import require
+
+
+def certified_accuracy(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike, at: ArrayLike) -> Floats:
+    """The share of all images that are correct, do not abstain, and have radius ≥ r, for each r of ``at``.
+
+    >>> certified_accuracy([0.5, 0.2, 0.9, 0.0], [1, 1, 0, 1], [0, 0, 0, 1], at=[0, 0.25, 0.5]).tolist()
+    [0.5, 0.25, 0.25]
+    """
+    share: Floats = _certified(radius, correct, abstained, at).mean(-1)
+    return share
+
+
+def certified_accuracy_band(
+    radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike, at: ArrayLike, *, alpha: float
+) -> tuple[Floats, Floats]:
+    """Clopper–Pearson bounds, each shaped as ``at``, on the certified accuracy over the images these were drawn from.
+
+    At each r they hold except with probability ``alpha``; for all r of ``at`` at once, pass alpha / len(at).
+    """
+    certified = _certified(radius, correct, abstained, at)
+    return clopper_pearson(certified.sum(-1), certified.shape[-1], alpha)
+
+
+def false_certificates(images: int, *, alpha: float, rho: float) -> float:
+    """The largest share of false certificates among ``images``, except with probability ``rho``.
+
+    Take it off the certified accuracy, and what remains is true of the averaged classifier on these images.
+    α + √(2α(1−α) ln(1/ρ)/m) + ln(1/ρ)/(3m): Bernstein's inequality for m independent certificates, each false with
+    probability ≤ α ≤ ½ (as Cohen 2019, whose public code lacks the 2: that fails for large m).
+
+    >>> round(false_certificates(500, alpha=0.001, rho=0.001), 4)
+    0.0109
+    """
+    require(images >= 1, f"images: expected at least 1, got {images}; certify some first")
+    a, information = float(error_probability(alpha, most=0.5)), -float(np.log(error_probability(rho)))
+    return a + float(np.sqrt(2 * a * (1 - a) * information / images)) + information / (3 * images)
+
+
+def average_certified_radius(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike) -> float:
+    """ACR: the mean over all images of the radius, taken as 0 where the class is wrong or abstained from."""
+    radii, right = _results(radius, correct, abstained)
+    return float(np.where(right, radii, 0.0).mean())
+
+
+def _certified(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike, at: ArrayLike) -> Flags:
+    """Whether an image is certified at each radius, (…, images)."""
+    radii, right = _results(radius, correct, abstained)
+    return right & (radii >= np.asarray(at, dtype=np.float64)[..., None])
+
+
+def _results(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike) -> tuple[Floats, Flags]:
+    """Radii, and whether an image is right and does not abstain."""
+    radii = checked("radius", radius, lambda r: r >= 0, "radii of 0 or more; certify the image first")
+    right, silent = np.asarray(correct).astype(bool), np.asarray(abstained).astype(bool)
+    require(
+        radii.ndim == 1 and radii.size > 0,
+        f"radius: expected one for each image, got {radii.shape}; certify some first",
+    )
+    same = right.shape == silent.shape == radii.shape
+    require(
+        same,
+        f"correct: expected {radii.shape} as the radii, got {right.shape} and {silent.shape}; give one for each image",
+    )
+    return radii, right & ~silent

@@ -1,0 +1,172 @@
+"""L2 radii within which the averaged classifier keeps its class, from bounds on its class probabilities.
+
+Each certificate takes a lower bound of the label's probability and, unless it needs none, an upper bound of its
+rival's, as ``bounds.label_bounds`` makes them, and holds whenever those do. It returns the radius, in the units of
+``sigma``, and where to abstain: there the radius is 0, and the bounds do not even show that the label wins at the image
+itself. Where they just meet (at ½, if there is one) the radius is 0 too, without abstaining. From bounds on how often a
+class is drawn, the radius is about the most frequent class; from bounds on mean probabilities, about the largest mean.
+"""
+
+from decimal import ROUND_FLOOR, Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from heatsmooth.certification.bounds import Flags, Floats, checked, clopper_pearson_lower, largest_true
+from heatsmooth.errors import require
+
+FURTHEST = 100.0
+"""No radius of ``top_k_radius`` is larger than this times sigma."""
+CANCELLATION = 1e-13
+"""Taken off a small difference whose square root is wanted, so that rounding never enlarges a radius."""
+
+
+def one_sided_radius(lower: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
+    """σ·Φ⁻¹(p̲), abstaining where p̲ < ½ (Cohen 2019, CERTIFY); all rivals together have at most 1 − p̲.
+
+    >>> radius, abstain = one_sided_radius([0.3, 0.5, 0.9], sigma=0.25)
+    >>> radius.round(4).tolist(), abstain.tolist()
+    ([0.0, 0.0, 0.3204], [True, False, False])
+    """
+    p = _probabilities("lower", lower)
+    return _positive(sigma) * special.ndtri(np.maximum(p, 0.5)), p < 0.5
+
+
+def two_sided_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
+    """σ/2·(Φ⁻¹(p̲) − Φ⁻¹(p̄)), abstaining where p̲ < p̄ (Cohen 2019, theorem 1; Salman 2019 for mean probabilities)."""
+    p, q, ahead = _contest(lower, rival)
+    return _positive(sigma) / 2 * (special.ndtri(p) - special.ndtri(q)), ~ahead
+
+
+def l_bound_between(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
+    """The L-bound σ√(π/2)·(p̲ − p̄) of the averaged network, abstaining where p̲ < p̄ (paper, theorem 3).
+
+    The slope of a mean of values in [0, 1] over the noise is at most 1/(σ√(2π)). For the label to stay among the k
+    largest, ``rival`` is the k-th of ``label_bounds(..., rivals=k)``. Never more than ``two_sided_radius``.
+    """
+    p, q, ahead = _contest(lower, rival)
+    return _positive(sigma) * np.sqrt(np.pi / 2) * (p - q), ~ahead
+
+
+def l_bound(probabilities: Any, *, sigma: float, k: int = 1) -> Floats:
+    """The L-bound σ√(π/2)·(v₍ₖ₎ − v₍ₖ₊₁₎) of the network's own probabilities (paper, theorem 3).
+
+    ``probabilities`` (…, classes), an array or a tensor on any device → (…). A smaller perturbation leaves the same k
+    classes on top *if* the network is exactly an average over Gaussian noise; nothing here checks that it is.
+
+    >>> l_bound([[0.7, 0.2, 0.1]], sigma=0.25).round(4).tolist()
+    [0.1567]
+    """
+    values = probabilities.detach().cpu().double().numpy() if hasattr(probabilities, "detach") else probabilities
+    v = np.sort(_probabilities("probabilities", values))
+    classes = v.shape[-1] if v.ndim else 0
+    require(1 <= k < classes, f"k: expected 1 to {classes - 1} for {classes} classes, got {k}; lower k")
+    return l_bound_between(v[..., -k], v[..., -k - 1], sigma=sigma)[0]
+
+
+def top_k_radius(lower: ArrayLike, rivals: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
+    """Within it the label stays among the k most probable classes (Jia 2020, theorem 1).
+
+    ``lower`` (images,), ``rivals`` (images, k), from ``label_bounds(..., rivals=k)``. To leave the top k, the label
+    must fall behind k rivals, so behind the mean of the t least of them, for every t: it does not while for some t
+    Φ(Φ⁻¹(p̲) − r/σ) > Φ(Φ⁻¹(p̄_t) + r/σ)/t, p̄_t the sum of the t smallest of the k rivals, at most 1 − p̲.
+    """
+    p = _probabilities("lower", lower)[..., None]
+    smallest = np.sort(_probabilities("rivals", rivals))
+    size = np.arange(1, smallest.shape[-1] + 1)
+    together = np.minimum(np.cumsum(smallest, -1), 1 - p)
+    label, rival = special.ndtri(p), special.ndtri(together)
+
+    def stays(distance: Floats) -> Flags:
+        return np.asarray(special.log_ndtr(label - distance) > special.log_ndtr(rival + distance) - np.log(size))
+
+    furthest = largest_true(stays, np.full_like(together, FURTHEST)).max(-1)
+    return _positive(sigma) * furthest, np.asarray((p * size < together).all(-1))
+
+
+def pixeldp_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
+    """PixelDP's radius (Lecuyer 2019, proposition 1 and Gaussian mechanism), for comparison: smaller than Cohen's.
+
+    The most over ε ≤ 1 of σε/√(2 ln(1.25/δ)) with the largest δ allowed, p̲ = e^(2ε) p̄ + (1 + e^ε) δ. Any ε gives a
+    valid radius, so a grid does.
+    """
+    p, q, ahead = _contest(lower, rival)
+    with np.errstate(divide="ignore"):
+        most = np.minimum((np.log(p) - np.log(q)) / 2, 1.0)
+    best = np.zeros_like(p)
+    for fraction in np.linspace(0, 1, 201)[1:]:
+        epsilon = fraction * most
+        delta = (p - np.exp(2 * epsilon) * q) / (1 + np.exp(epsilon))
+        radius = epsilon / np.sqrt(2 * np.log(1.25 / np.where(delta > 0, delta, 1.0)))
+        best = np.where(delta > 0, np.maximum(best, radius), best)
+    return _positive(sigma) * best, ~ahead
+
+
+def renyi_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
+    """The radius by Rényi divergence ("second-order", Li 2019), for comparison: smaller than Cohen's.
+
+    The most over a > 1 of σ√(−2/a · ln(1 − p̲ − p̄ + 2m)), m the power mean of p̲ and p̄ with exponent 1 − a. Any a gives
+    a valid radius, so a grid does.
+    """
+    p, q, ahead = _contest(lower, rival)
+    with np.errstate(divide="ignore"):
+        log_p, log_q = np.log(p), np.log(q)
+    best = np.zeros_like(p)
+    for exponent in np.geomspace(0.01, 30, 200):
+        mean = np.exp((np.logaddexp(-exponent * log_p, -exponent * log_q) - np.log(2)) / -exponent)
+        apart = np.clip(p + q - 2 * mean - CANCELLATION, 0, 1 - CANCELLATION)
+        best = np.maximum(best, np.sqrt(-2 / (1 + exponent) * np.log1p(-apart)))
+    return _positive(sigma) * best, ~ahead
+
+
+def largest_radius(n: ArrayLike, alpha: float, *, sigma: float) -> Floats:
+    """The radius when all ``n`` draws agree: no image can get more; 0 if n is too small for ``alpha`` ever to certify.
+
+    >>> largest_radius([9, 100, 1000, 10_000, 100_000], 0.001, sigma=1).round(2).tolist()
+    [0.0, 1.5, 2.46, 3.2, 3.81]
+    """
+    return one_sided_radius(clopper_pearson_lower(n, n, alpha), sigma=sigma)[0]
+
+
+def round_down(radius: ArrayLike, digits: int) -> Any:
+    """The radius with ``digits`` decimals, to print: never more than the radius; a float, or an array of that shape.
+
+    >>> round_down(0.29999, 3), round_down([1.25, 0.07], 1).tolist()
+    (0.299, [1.2, 0.0])
+
+    Exact, of the number as it is stored: that written 0.3 is a little less than 3/10. So round once, at the end.
+
+    >>> round_down(0.3, 1)
+    0.2
+    """
+    values = checked("radius", radius, lambda r: r >= 0, "radii of 0 or more; certify the image first")
+    most = 10.0 ** (15 - digits)
+    finite = values[values < np.inf]
+    require(
+        bool((finite < most).all()),
+        f"digits: expected radii below {most:g} for {digits}, got more; ask for fewer digits",
+    )
+    unit = Decimal(1).scaleb(-digits)
+    rounded = [value if value == np.inf else float(Decimal(value).quantize(unit, ROUND_FLOOR)) for value in values.flat]
+    return np.array(rounded).reshape(values.shape) if values.ndim else rounded[0]
+
+
+def _positive(sigma: float) -> float:
+    return float(
+        checked("sigma", sigma, lambda s: (s > 0) & (s < np.inf), "a positive number; sigma is in [0, 1] pixels")
+    )
+
+
+def _probabilities(name: str, values: ArrayLike) -> Floats:
+    within = checked(
+        name, values, lambda p: (p >= 0) & (p <= 1 + 1e-6), "numbers from 0 to 1; take the softmax of logits first"
+    )
+    return np.minimum(within, 1.0)
+
+
+def _contest(lower: ArrayLike, rival: ArrayLike) -> tuple[Floats, Floats, Flags]:
+    """p̲, p̄, and where p̲ ≥ p̄; elsewhere, and where they are equal, both are ½."""
+    p, q = np.broadcast_arrays(_probabilities("lower", lower), _probabilities("rival", rival))
+    return np.where(p > q, p, 0.5), np.where(p > q, q, 0.5), p >= q
