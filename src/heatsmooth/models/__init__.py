@@ -2,6 +2,7 @@
 
 from heatsmooth.models.checkpoint import load, load_state, model_hash, save, serialise
 from heatsmooth.models.classifier import Classifier, NetworkSpec, build, copy_of, count_classes, evaluating
+from heatsmooth.models.inference import for_inference
 from heatsmooth.models.resnet import ARCHITECTURES, ResNet
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "copy_of",
     "count_classes",
     "evaluating",
+    "for_inference",
     "load",
     "load_state",
     "model_hash",

@@ -25,6 +25,8 @@ class NetworkSpec:
     channels: int = 3
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    size: int | None = None
+    """Height and width it was trained on, if known."""
 
 
 class Classifier(nn.Module):
