@@ -1,0 +1,219 @@
+"""Noisy class counts of many images at once, the same however they are computed.
+
+The noise of an image comes in chunks of ``CHUNK`` copies, each seeded by (seed, stream, image, chunk); a batch holds
+the chunks of as many images as fit. What a copy is classified as does not depend on what else is in its batch: batches
+never have fewer than ``CHUNK`` rows, where convolutions take other paths. So counts do not depend on batch size,
+shard, number of processes, or interruption, and memory does not depend on the number of draws.
+"""
+
+import time
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from heatsmooth.errors import require
+from heatsmooth.noise import mixed_seed
+
+CHUNK = 50
+"""Noisy copies that share a seed. Part of what a count is: another number would give other noise."""
+SPREAD = 0x9E3779B1
+"""Odd, so that chunk · SPREAD (mod 2³²) never repeats: torch's CPU generator knows seeds of 32 bits only."""
+
+CLEAN = "clean"
+"""The stream without noise: one draw is the image itself."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """``count`` more draws of an image; streams of other names ("selection", "estimation") are independent."""
+
+    stream: str
+    count: int
+
+
+@dataclass
+class Tally:
+    """What the copies of one image were classified as: class counts, and sums of probabilities and of their squares."""
+
+    counts: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    @property
+    def n(self) -> int:
+        """How many copies."""
+        return int(self.counts.sum())
+
+    def add(self, logits: Tensor) -> None:
+        """Count the copies with these logits (copies, classes)."""
+        classes = logits.shape[1]
+        probabilities = logits.double().softmax(1).cpu().numpy()
+        self.counts += np.bincount(logits.argmax(1).cpu().numpy(), minlength=classes)
+        self.sums += probabilities.sum(0)
+        self.squares += (probabilities**2).sum(0)
+
+
+Procedure = Generator[Ask, Tally, Result]
+"""How to deal with one image: yields what it asks for, is sent the tally of that stream so far, returns its result."""
+
+
+@dataclass
+class Job(Generic[Result]):
+    """An image (channels, height, width), its index in the data set, and what to do with it."""
+
+    index: int
+    image: Tensor
+    procedure: Procedure[Result]
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    stream: str = ""
+    """The stream it is drawing from, …"""
+    drawn: int = 0
+    """… how many draws of it are done or in a batch, …"""
+    goal: int = 0
+    """… and how many were asked for."""
+    seconds: float = 0.0
+    """Its share of the time so far."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """``count`` copies of a job's image, from the ``start``-th on, within one chunk."""
+
+    job: Job[Any]
+    stream: str
+    start: int
+    count: int
+
+
+class Sampler:
+    """Runs procedures over images, a batch of noisy copies at a time.
+
+    ``model`` must be in evaluation mode; it is only ever called in inference mode. ``batch_size`` is the number of
+    copies evaluated together, at least ``CHUNK``; it halves itself when memory runs out. ``even`` fills every batch
+    to that size, which compiled networks want.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, sigma: float, classes: int, seed: int = 0, batch_size: int = 200, even: bool = False
+    ) -> None:
+        require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
+        require(batch_size > 0, f"--batch-size: expected at least 1, got {batch_size}")
+        training = next((type(module).__name__ for module in model.modules() if module.training), None)
+        require(
+            training is None, f"expected a network in evaluation mode, got {training} in training; call model.eval()"
+        )
+        self.model, self.sigma, self.classes, self.seed, self.even = model, sigma, classes, seed, even
+        self.batch_size = max(CHUNK, batch_size)
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._makers = ThreadPoolExecutor(torch.get_num_threads())
+        self.samples = 0
+        """Copies evaluated so far."""
+
+    def run(self, jobs: Iterable[Job[Result]]) -> Iterator[tuple[Job[Result], Result]]:
+        """The jobs with their results, each as soon as it is done; finished ones make room for waiting ones."""
+        waiting, active = iter(jobs), list[Job[Result]]()
+        while True:
+            parts: list[Part] = []
+            for job in active:
+                _take(job, parts, self.batch_size)
+            while _rows(parts) + CHUNK <= self.batch_size and (new := next(waiting, None)) is not None:
+                self._advance(new, None)
+                active.append(new)
+                _take(new, parts, self.batch_size)
+            if not parts:
+                return
+            self._evaluate(parts)
+            for job in [job for job in active if job.tallies[job.stream].n == job.goal]:
+                try:
+                    self._advance(job, job.tallies[job.stream])
+                except StopIteration as end:
+                    active.remove(job)
+                    yield job, end.value
+
+    def _advance(self, job: Job[Any], tally: Tally | None) -> None:
+        """Let the procedure ask for its next draws."""
+        ask = next(job.procedure) if tally is None else job.procedure.send(tally)
+        zeros = np.zeros(self.classes)
+        known = job.tallies.setdefault(ask.stream, Tally(zeros.astype(np.int64), zeros.copy(), zeros.copy()))
+        job.stream, job.drawn, job.goal = ask.stream, known.n, known.n + ask.count
+
+    def _evaluate(self, parts: list[Part]) -> None:
+        """Add what the parts are classified as to their tallies; in smaller batches if memory does not suffice."""
+        begin = time.perf_counter()
+        try:
+            logits = self._logits(parts)
+        except RuntimeError as error:
+            if "memory" not in str(error):
+                raise
+            require(
+                len(parts) > 1, f"expected memory for a batch of {_rows(parts)} images, got none; use a larger machine"
+            )
+            self.batch_size = max(CHUNK, self.batch_size // 2)
+            self._evaluate(parts[: len(parts) // 2])
+            self._evaluate(parts[len(parts) // 2 :])
+            return
+        share = (time.perf_counter() - begin) / _rows(parts)
+        for part, rows in zip(parts, logits.split([part.count for part in parts]), strict=True):
+            part.job.tallies[part.stream].add(rows)
+            part.job.seconds += share * part.count
+        self.samples += _rows(parts)
+
+    @torch.inference_mode()
+    def _logits(self, parts: list[Part]) -> Tensor:
+        """(copies, classes) of all the parts, one after another."""
+        channels, height, width = parts[0].job.image.shape
+        count = _rows(parts)
+        rows = max(self.batch_size if self.even else CHUNK, count)
+        batch = torch.zeros(rows, height, width, channels, device=self.device)
+        pieces = list(batch[:count].split([part.count for part in parts]))
+        if self.device.type == "cpu":
+            list(self._makers.map(self._fill_with_noise, pieces, parts))
+        else:
+            for piece, part in zip(pieces, parts, strict=True):
+                self._fill_with_noise(piece, part)
+        for piece, part in zip(pieces, parts, strict=True):
+            piece += part.job.image.to(self.device).permute(1, 2, 0)
+        logits: Tensor = self.model(batch.permute(0, 3, 1, 2))[:count]
+        require(
+            bool(logits.isfinite().all()),
+            "expected finite logits, got NaN or infinity; check the weights and --mean, --std",
+        )
+        return logits
+
+    @torch.inference_mode()
+    def _fill_with_noise(self, piece: Tensor, part: Part) -> None:
+        """σ times the noise of the part, as (copies, height, width, channels)."""
+        if part.stream == CLEAN:
+            return
+        chunk, offset = divmod(part.start, CHUNK)
+        seed = (mixed_seed(self.seed, part.stream, part.job.index) + chunk * SPREAD) % 2**32
+        generator = torch.Generator(self.device).manual_seed(seed)
+        if part.count == CHUNK:
+            piece.normal_(0, self.sigma, generator=generator)
+        else:
+            whole = torch.empty(CHUNK, *piece.shape[1:], device=self.device).normal_(0, self.sigma, generator=generator)
+            piece.copy_(whole[offset : offset + part.count])
+
+
+def _rows(parts: list[Part]) -> int:
+    return sum(part.count for part in parts)
+
+
+def _take(job: Job[Any], parts: list[Part], most: int) -> None:
+    """Add the next draws of ``job`` to ``parts``, chunk by chunk, as long as there are at most ``most`` in all."""
+    rows = _rows(parts)
+    while job.drawn < job.goal:
+        count = min(CHUNK - job.drawn % CHUNK, job.goal - job.drawn)
+        if rows + count > most:
+            return
+        parts.append(Part(job, job.stream, job.drawn, count))
+        job.drawn += count
+        rows += count
