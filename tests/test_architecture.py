@@ -18,11 +18,11 @@ ALLOWED = {
     "attacks": set(),
     "evaluate": {"data", "models"},
     "training": {"data", "models", "attacks", "runs"},
-    "certify": {"data", "models", "runs"},
-    "workflows": {"data", "models", "training", "certify", "attacks", "evaluate", "runs"},
-    "cli": {"workflows", "training", "certify", "runs"},
+    "certification": {"data", "models", "runs"},
+    "workflows": {"data", "models", "training", "certification", "attacks", "evaluate", "runs"},
+    "cli": {"workflows", "training", "certification", "runs"},
     "__main__": {"cli"},
-    "__init__": {"attacks", "training", "certify"},
+    "__init__": {"attacks", "training", "certification"},
 }
 
 

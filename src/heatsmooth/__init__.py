@@ -8,17 +8,33 @@ from heatsmooth.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from heatsmooth.attacks import Adversarial, GaussianAverage, ddn, pgd
+    from heatsmooth.certification.certificates import Certificates, certify
+    from heatsmooth.certification.radii import l_bound
     from heatsmooth.training import smooth
 
 _HOMES = {
     "Adversarial": "attacks",
+    "Certificates": "certification.certificates",
     "GaussianAverage": "attacks",
+    "certify": "certification.certificates",
     "ddn": "attacks",
+    "l_bound": "certification.radii",
     "pgd": "attacks",
     "smooth": "training",
 }
 
-__all__ = ["Adversarial", "GaussianAverage", "InputError", "__version__", "ddn", "pgd", "smooth"]
+__all__ = [
+    "Adversarial",
+    "Certificates",
+    "GaussianAverage",
+    "InputError",
+    "__version__",
+    "certify",
+    "ddn",
+    "l_bound",
+    "pgd",
+    "smooth",
+]
 
 
 def __getattr__(name: str) -> Any:

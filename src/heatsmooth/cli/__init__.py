@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from heatsmooth.cli.certify import certify, predict
 from heatsmooth.cli.demo import demo
 from heatsmooth.cli.training import smooth, train
 from heatsmooth.errors import InputError
@@ -25,6 +26,8 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(train)
 app.command()(smooth)
+app.command()(certify)
+app.command()(predict)
 
 
 @app.callback(invoke_without_command=True)

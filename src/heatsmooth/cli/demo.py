@@ -27,7 +27,7 @@ def demo(
     """
     from heatsmooth.progress import bar
     from heatsmooth.training import Baseline, Plan
-    from heatsmooth.workflows import smooth_run, train_run
+    from heatsmooth.workflows.training import smooth_run, train_run
 
     with bar(shown=not quiet) as progress:
         baseline = train_run(

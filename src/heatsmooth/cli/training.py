@@ -65,7 +65,7 @@ def train(
     """
     from heatsmooth.progress import bar
     from heatsmooth.training import Baseline, Plan
-    from heatsmooth.workflows import train_run
+    from heatsmooth.workflows.training import train_run
 
     with bar(shown=not quiet) as progress:
         summary = train_run(
@@ -160,7 +160,7 @@ def smooth(
     Example: heatsmooth smooth --data fashion-mini --from runs/baseline --sigma 0.25 --out runs/smoothed
     """
     from heatsmooth.progress import bar
-    from heatsmooth.workflows import smooth_run
+    from heatsmooth.workflows.training import smooth_run
 
     changes: dict[str, Any] = {
         "distance": distance,
@@ -222,7 +222,8 @@ def table(rows: list[dict[str, str]], title: str) -> None:
 
     grid = Table(title=title, title_justify="left")
     for name in rows[0]:
-        grid.add_column(name, justify="left" if name == next(iter(rows[0])) else "right")
+        first = name == next(iter(rows[0]))
+        grid.add_column(name, justify="left" if first else "right", overflow="fold" if first else "ellipsis")
     for row in rows:
         grid.add_row(*row.values())
     Console().print(grid)

@@ -21,7 +21,10 @@ RESIZE_RATIO = 256 / 224
 
 
 def read_image(path: Path, size: int, *, channels: int = 3) -> np.ndarray:
-    """One image file as uint8 (channels, size, size): shorter side to 8/7 of the size, then the centre."""
+    """One image file as uint8 (channels, size, size).
+
+    As it is if it has that size; otherwise the shorter side becomes 8/7 of the size, and the centre is taken.
+    """
     try:
         with Image.open(path) as file:
             image = file.convert("L" if channels == 1 else "RGB")
@@ -29,12 +32,18 @@ def read_image(path: Path, size: int, *, channels: int = 3) -> np.ndarray:
         raise InputError(
             f"{path}: expected a readable image, got {type(error).__name__}: {error}; repair or remove it"
         ) from None
+    if image.size != (size, size):
+        image = _resized_and_cropped(image, size)
+    pixels = np.array(image, dtype=np.uint8)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _resized_and_cropped(image: Image.Image, size: int) -> Image.Image:
     width, height = image.size
     scale = size * RESIZE_RATIO / min(width, height)
     image = image.resize((max(size, round(width * scale)), max(size, round(height * scale))), Image.Resampling.BILINEAR)
     left, top = (image.width - size) // 2, (image.height - size) // 2
-    pixels = np.asarray(image.crop((left, top, left + size, top + size)), dtype=np.uint8)
-    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return image.crop((left, top, left + size, top + size))
 
 
 class FolderPixels:

@@ -1,4 +1,4 @@
-"""A command from its arguments to its run directory: load, compute, record. Repeating one continues it."""
+"""``train`` and ``smooth`` in a run directory."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -45,9 +45,8 @@ def train_run(
     images = load(data, "train", root=data_root, image_size=image_size, progress=progress).sampled(limit_train)
     test = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(1, TESTED)
     found_mean, found_std = images.statistics()
-    spec = NetworkSpec(
-        model, int(images.known_labels().max()) + 1, images.shape[0], mean or found_mean, std or found_std
-    )
+    classes = int(images.known_labels().max()) + 1
+    spec = NetworkSpec(model, classes, images.shape[0], mean or found_mean, std or found_std, images.shape[1])
     settings = {
         "data": images.describe(),
         "network": asdict(spec),

@@ -1,0 +1,298 @@
+"""Certificates: from noisy class counts to a class, a radius, and what the radius guarantees.
+
+The counts are the record. Everything else (the radius at another α, the two-sided and top-k radii) follows from them
+without the model.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import special
+from torch import Tensor, nn
+
+from heatsmooth.certification import accuracy
+from heatsmooth.certification.bounds import (
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    label_bounds,
+    least_certifying_count,
+)
+from heatsmooth.certification.radii import one_sided_radius, round_down, top_k_radius, two_sided_radius
+from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper
+from heatsmooth.data import ImageSet, as_unit_interval
+from heatsmooth.errors import InputError, require
+from heatsmooth.models import count_classes, for_inference
+from heatsmooth.progress import Progress, silent
+
+FUTILITY = 0.01
+"""Adaptive sampling gives up on a radius when it is out of reach at this level. It costs no soundness, only power."""
+DIGITS = 9
+"""Decimals of a radius in the records, rounded down."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is certified, and how surely."""
+
+    sigma: float
+    n: int = 10_000
+    """Estimation draws an image; the most of them if ``adaptive``."""
+    n0: int = 100
+    """Selection draws, if the class comes from noise."""
+    alpha: float = 0.001
+    """The probability with which a certificate may be false."""
+    class_from: Literal["noise", "clean"] = "noise"
+    """The class to certify: the most frequent of n0 noisy draws (Cohen), or that of one clean pass (the paper)."""
+    adaptive: bool = False
+    radii: tuple[float, ...] = ()
+    """Adaptive: stop when the certificate is decided at each of these; empty: when it is known within ``tolerance``."""
+    tolerance: float = 0.05
+    """Adaptive: stop when upper and lower bound of the radius are within this."""
+    bound: Literal["one-sided", "two-sided"] = "one-sided"
+    top_k: int = 1
+    """Certify that the label (the class, where there is none) stays among the k most probable."""
+
+    def __post_init__(self) -> None:
+        require(self.sigma > 0, f"--sigma: expected a positive number, got {self.sigma}")
+        require(0 < self.alpha < 0.5, f"--alpha: expected a number above 0 and below 0.5, got {self.alpha}")
+        require(self.n0 > 0, f"--n0: expected at least 1, got {self.n0}")
+        require(
+            self.class_from in ("noise", "clean"), f"--class-from: expected noise or clean, got {self.class_from!r}"
+        )
+        require(
+            self.bound in ("one-sided", "two-sided"), f"--bound: expected one-sided or two-sided, got {self.bound!r}"
+        )
+        require(self.top_k > 0, f"--top-k: expected at least 1, got {self.top_k}")
+        require(self.tolerance > 0, f"--tolerance: expected a positive radius, got {self.tolerance}")
+        require(all(r >= 0 for r in self.radii), f"--radii: expected 0 or more, got {self.radii}")
+        level = self.alpha if self.top_k == 1 and self.bound == "one-sided" else self.alpha / 2
+        least = least_certifying_count(max(self.n, 1), level)
+        ever = least <= self.n and (not self.adaptive or bool(anytime_exceeds(self.n, self.n, level, 0.5)))
+        remedy = "raise --n or --alpha"
+        require(ever, f"--n: expected enough draws to certify anything at α={self.alpha}, got {self.n}; {remedy}")
+
+    @property
+    def basis(self) -> str:
+        """On what the radius rests."""
+        kind = "" if self.top_k == 1 else f", top-{self.top_k}"
+        return f"statistical, 1-alpha={1 - self.alpha:.10g}{', any stopping' if self.adaptive else ''}{kind}"
+
+
+def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
+    """CERTIFY (Cohen 2019, section 3.2.2; paper, section 5.1) for one image, as the draws it asks for.
+
+    Guarantee: the class is chosen without looking at the estimation draws. So, except with probability α over those,
+    the averaged classifier g(x) = argmax_c P[v(x+η)=c] has this class at x and everywhere within the radius, for any
+    network v. Nothing is said of v itself at a perturbed image. Adaptive sampling may stop at any time, as its bounds
+    hold at all times at once.
+    """
+    tallies = {CLEAN: (yield Ask(CLEAN, 1))}
+    if settings.class_from == "noise":
+        tallies["selection"] = yield Ask("selection", settings.n0)
+    chosen = chosen_class(tallies)
+    first = min(CHUNK, settings.n) if settings.adaptive else settings.n
+    tallies["estimation"] = yield Ask("estimation", first)
+    while settings.adaptive and not is_decided(tallies["estimation"], chosen, settings):
+        done = tallies["estimation"].n
+        more = min(max(CHUNK, done // 10 // CHUNK * CHUNK), settings.n - done)
+        tallies["estimation"] = yield Ask("estimation", more)
+    return tallies
+
+
+def chosen_class(tallies: dict[str, Tally]) -> int:
+    """The class to certify, from the selection draws if there are any, else from the clean pass."""
+    return int(tallies.get("selection", tallies[CLEAN]).counts.argmax())
+
+
+def is_decided(tally: Tally, chosen: int, settings: Settings) -> bool:
+    """Whether adaptive sampling may stop: no draws left, each radius reached or out of reach, or the radius known."""
+    count, n, alpha = tally.counts[chosen], tally.n, settings.alpha
+    if n >= settings.n:
+        return True
+    if settings.radii:
+        needed = special.ndtr(np.array(settings.radii) / settings.sigma)
+        reached = anytime_exceeds(count, n, alpha, needed)
+        return bool((reached | anytime_exceeds(n - count, n, FUTILITY, 1 - needed)).all())
+    low, high = (max(float(p), 0.5) for p in (anytime_lower(count, n, alpha), anytime_upper(count, n, FUTILITY)))
+    return bool(settings.sigma * (special.ndtri(high) - special.ndtri(low)) <= settings.tolerance)
+
+
+def radii_of(
+    counts: NDArray[np.int64], classes: NDArray[np.int64], settings: Settings
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Radius and abstention from estimation counts (images, classes) and classes to certify (images,)."""
+    bounds = (anytime_lower, anytime_upper) if settings.adaptive else (clopper_pearson_lower, clopper_pearson_upper)
+    lower, upper = bounds
+    if settings.top_k == 1 and settings.bound == "one-sided":
+        count = np.take_along_axis(counts, classes[:, None], 1)[:, 0]
+        radius, abstain = one_sided_radius(lower(count, counts.sum(1), settings.alpha), sigma=settings.sigma)
+    else:
+        own, rivals = label_bounds(
+            counts, classes, alpha=settings.alpha, rivals=settings.top_k, lower=lower, upper=upper
+        )
+        if settings.top_k == 1:
+            radius, abstain = two_sided_radius(own, rivals[:, 0], sigma=settings.sigma)
+        else:
+            radius, abstain = top_k_radius(own, rivals, sigma=settings.sigma)
+    return np.asarray(round_down(radius, DIGITS)), abstain
+
+
+def certificate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """A record with class, radius, abstention and guarantee by these settings, from the counts it holds."""
+    selection = record["selection"]
+    if settings.class_from == "noise":
+        require(
+            selection is not None, "--class-from noise: expected selection counts, got none; use --class-from clean"
+        )
+    chosen = int(np.argmax(selection)) if settings.class_from == "noise" else record["clean_class"]
+    if settings.top_k > 1 and record["label"] is not None:
+        chosen = record["label"]
+    radius, abstain = radii_of(np.array([record["counts"]]), np.array([chosen]), settings)
+    found = {"class": chosen, "radius": float(radius[0]), "abstain": bool(abstain[0])}
+    return record | found | {"subject": "average", "basis": settings.basis}
+
+
+def certify_each(
+    model: nn.Module,
+    images: ImageSet,
+    settings: Settings,
+    *,
+    seed: int = 0,
+    batch_size: int = 200,
+    positions: Iterable[int] | None = None,
+    compiled: bool = False,
+    means: bool = False,
+    progress: Progress = silent,
+    done: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """One record an image, as soon as it is done; with ``means`` also the sums for bounds on mean probabilities."""
+    todo = list(range(len(images)) if positions is None else positions)
+    if not todo:
+        return
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    examples = images.images(torch.tensor(todo[:4])).to(device).repeat(13, 1, 1, 1)[:CHUNK]
+    classes = count_classes(model, examples)
+    images.check_classes(classes)
+    require(settings.top_k < classes, f"--top-k: expected less than the {classes} classes, got {settings.top_k}")
+    fast = for_inference(model, examples, compiled=compiled)
+    sampler = Sampler(fast, sigma=settings.sigma, classes=classes, seed=seed, batch_size=batch_size, even=compiled)
+    jobs = (Job(int(images.indices[i]), images.images(torch.tensor([i]))[0], certify_image(settings)) for i in todo)
+    label_of = (
+        {} if images.labels is None else dict(zip(images.indices.tolist(), images.known_labels().tolist(), strict=True))
+    )
+    abstained, begin = 0, time.monotonic()
+    for number, (job, tallies) in enumerate(sampler.run(jobs), start=1):
+        record = certificate(_counted(job, tallies, label_of.get(job.index), means), settings)
+        abstained += record["abstain"]
+        speed = sampler.samples / (time.monotonic() - begin)
+        progress("certifying", done + number, done + len(todo), f"{speed:.0f} samples/s, {abstained} abstained")
+        yield record
+
+
+def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, means: bool) -> dict[str, Any]:
+    """What was drawn for an image, as JSON: the part of a record that the model is needed for."""
+    clean, estimation, selection = tallies[CLEAN], tallies["estimation"], tallies.get("selection")
+    record = {
+        "index": job.index,
+        "label": label,
+        "n0": 0 if selection is None else selection.n,
+        "n": estimation.n,
+        "counts": estimation.counts.tolist(),
+        "selection": None if selection is None else selection.counts.tolist(),
+        "clean_class": int(clean.counts.argmax()),
+        "clean_probability": float(clean.sums.max()),
+        "samples": sum(tally.n for tally in tallies.values()),
+        "seconds": round(job.seconds, 4),
+    }
+    if means:
+        record |= {"sums": estimation.sums.tolist(), "squares": estimation.squares.tolist()}
+    return record
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """The certificates of many images, ordered by index; arrays (images,), counts (images, classes).
+
+    ``radii`` are L2, in [0, 1] pixels, about ``subject``: the *average* of the network over N(0, σ²I), not the network
+    in one pass; they rest on ``basis``. Where ``abstained``, the radius is 0 and nothing is claimed.
+    """
+
+    indices: NDArray[np.int64]
+    labels: NDArray[np.int64] | None
+    classes: NDArray[np.int64]
+    radii: NDArray[np.float64]
+    abstained: NDArray[np.bool_]
+    counts: NDArray[np.int64]
+    clean_classes: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    basis: str
+    subject: str = "average"
+
+    @staticmethod
+    def of(records: Iterable[dict[str, Any]]) -> "Certificates":
+        """Of records, each image once."""
+        unique = {record["index"]: record for record in records}
+        rows = [unique[index] for index in sorted(unique)]
+        require(bool(rows), "expected certificates, got none; certify some images first")
+        bases = {row["basis"] for row in rows}
+        require(len(bases) == 1, f"expected certificates of one kind, got {sorted(bases)}; read them apart")
+        labelled = all(row["label"] is not None for row in rows)
+        return Certificates(
+            indices=np.array([row["index"] for row in rows]),
+            labels=np.array([row["label"] for row in rows]) if labelled else None,
+            classes=np.array([row["class"] for row in rows]),
+            radii=np.array([row["radius"] for row in rows]),
+            abstained=np.array([row["abstain"] for row in rows]),
+            counts=np.array([row["counts"] for row in rows]),
+            clean_classes=np.array([row["clean_class"] for row in rows]),
+            samples=np.array([row["samples"] for row in rows]),
+            basis=rows[0]["basis"],
+        )
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Where the certified class is the label; abstained images count as errors elsewhere."""
+        if self.labels is None:
+            raise InputError("expected labels to measure accuracy, got none; certify labelled images")
+        return np.asarray(self.classes == self.labels)
+
+    def certified_accuracy(self, at: Any) -> NDArray[np.float64]:
+        """The share of all images certified right at each radius of ``at``."""
+        return accuracy.certified_accuracy(self.radii, self.correct, self.abstained, at)
+
+    @property
+    def average_certified_radius(self) -> float:
+        """ACR: the mean radius over all images, 0 where wrong or abstained."""
+        return accuracy.average_certified_radius(self.radii, self.correct, self.abstained)
+
+
+def certify(
+    model: nn.Module,
+    images: ImageSet | Tensor,
+    *,
+    sigma: float,
+    labels: Tensor | None = None,
+    seed: int = 0,
+    batch_size: int = 200,
+    compiled: bool = False,
+    progress: Progress = silent,
+    **settings: Any,
+) -> Certificates:
+    """Certify each image: the averaged network keeps its class within the radius, except with probability α.
+
+    ``model``: in evaluation mode, taking images in [0, 1] to logits. ``images``: an ``ImageSet``, or a tensor
+    (images, channels, height, width). ``settings``: fields of ``Settings``, as ``n``, ``n0``, ``alpha``,
+    ``class_from``, ``adaptive``, ``radii``, ``top_k``.
+    """
+    if isinstance(images, Tensor):
+        images = ImageSet.of("images", as_unit_interval(images.detach().cpu()), labels)
+    require(not any(m.training for m in model.modules()), "expected a network in evaluation mode; call model.eval()")
+    chosen = Settings(sigma, **settings)
+    found = certify_each(model, images, chosen, seed=seed, batch_size=batch_size, compiled=compiled, progress=progress)
+    return Certificates.of(found)

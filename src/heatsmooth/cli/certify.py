@@ -1,0 +1,222 @@
+"""``heatsmooth certify`` and ``heatsmooth predict``."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heatsmooth.cli import options as o
+from heatsmooth.cli.training import show, table
+from heatsmooth.errors import InputError, require
+
+CERTIFICATE = "Certificate"
+SAMPLES = "Which images"
+
+
+def certify(
+    *,
+    data: Annotated[
+        str | None, typer.Option(help="fashion-mini, fashion-mnist, cifar10, imagefolder:PATH, npz:PATH.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A run directory, or weights (.safetensors, .pt) with --model.")
+    ] = None,
+    sigma: Annotated[float | None, typer.Option(help="Standard deviation of the noise, in [0, 1] pixels.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; repeating the command continues it.")] = None,
+    n: Annotated[int | None, typer.Option(help="Estimation draws an image (at most, if --adaptive): 10000.")] = None,
+    n0: Annotated[int | None, typer.Option(help="Selection draws an image: 100.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Probability that a certificate is false: 0.001.")] = None,
+    class_from: Annotated[
+        str | None,
+        typer.Option(help="Class from n0 noisy draws (noise) or one pass (clean).", rich_help_panel=CERTIFICATE),
+    ] = None,
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="Stop each image as soon as it is decided.", rich_help_panel=CERTIFICATE)
+    ] = False,
+    radii: Annotated[
+        str | None,
+        typer.Option(help="Radii to decide, as 0.25,0.5 (else to a tolerance).", rich_help_panel=CERTIFICATE),
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Of an adaptive radius: 0.05.", rich_help_panel=CERTIFICATE)
+    ] = None,
+    bound: Annotated[str | None, typer.Option(help="one-sided or two-sided.", rich_help_panel=CERTIFICATE)] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="The label stays among the k most probable.", rich_help_panel=CERTIFICATE)
+    ] = None,
+    means: Annotated[
+        bool, typer.Option("--means", help="Also record mean probabilities.", rich_help_panel=CERTIFICATE)
+    ] = False,
+    recompute: Annotated[
+        Path | None,
+        typer.Option(help="Other settings from the counts of this run; no model.", rich_help_panel=CERTIFICATE),
+    ] = None,
+    tsv: Annotated[
+        Path | None, typer.Option(help="Also write Cohen's tab-separated log.", rich_help_panel=CERTIFICATE)
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
+    stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
+    shard: Annotated[
+        str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)
+    ] = "1/1",
+    data_root: o.DataRoot = None,
+    image_size: o.ImageSize = 224,
+    model: o.Model = None,
+    classes: o.Classes = None,
+    mean: o.Mean = None,
+    std: o.Std = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Noisy copies a pass; no effect on results.", rich_help_panel=o.RUNNING)
+    ] = 200,
+    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=o.RUNNING)] = False,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    quiet: o.Quiet = False,
+    as_json: o.Json = False,
+) -> None:
+    """Certify, image by image, the L2 radius within which the Gaussian average of a network keeps its class.
+
+    Example: heatsmooth certify --data fashion-mini --from runs/smoothed --sigma 0.25 --images 100 --out runs/certified
+    """
+    from heatsmooth.certification.certificates import Settings
+    from heatsmooth.progress import bar
+    from heatsmooth.workflows.certify import certify_run, recompute_run
+
+    chosen: dict[str, Any] = {
+        "n": n,
+        "n0": n0,
+        "alpha": alpha,
+        "class_from": class_from,
+        "tolerance": tolerance,
+        "bound": bound,
+        "top_k": top_k,
+        "radii": o.numbers(radii, "--radii"),
+    }
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if recompute is not None:
+        fixed = {"n", "n0", "radii", "tolerance"} & chosen.keys()
+        require(
+            not fixed, f"--recompute: expected settings that counts allow, got --{min(fixed, default='')}; leave it out"
+        )
+        show_certificates(recompute_run(source=recompute, changes=chosen, out=out, log=tsv), as_json)
+        return
+    if data is None or source is None or sigma is None or out is None:
+        missing = [
+            name
+            for name, value in (("--data", data), ("--from", source), ("--sigma", sigma), ("--out", out))
+            if value is None
+        ]
+        raise InputError(f"certify: expected --data, --from, --sigma and --out (or --recompute), got no {missing[0]}")
+    with bar(shown=not quiet) as progress:
+        summary = certify_run(
+            data=data,
+            source=source,
+            settings=Settings(sigma, adaptive=adaptive, **chosen),
+            out=out,
+            images=images,
+            stride=stride,
+            shard=parsed_shard(shard),
+            means=means,
+            compiled=compiled,
+            log=tsv,
+            data_root=data_root,
+            image_size=image_size,
+            model=model,
+            classes=classes,
+            mean=o.numbers(mean, "--mean"),
+            std=o.numbers(std, "--std"),
+            seed=seed,
+            device=device,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    show_certificates(summary, as_json)
+
+
+def predict(
+    *,
+    files: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="Image files.")],
+    source: o.Source,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise of the average, for the L-bound, in [0, 1] pixels.")
+    ] = None,
+    noise_samples: Annotated[int, typer.Option(help="Also PREDICT from so many noisy draws.")] = 0,
+    alpha: Annotated[float, typer.Option(help="Probability that PREDICT is wrong.")] = 0.001,
+    image_size: Annotated[int | None, typer.Option(help="Side of the centre crop (default: the network's).")] = None,
+    model: o.Model = None,
+    classes: Annotated[int, typer.Option(help="Classes of a built-in network.", rich_help_panel=o.NETWORK)] = 10,
+    mean: o.Mean = None,
+    std: o.Std = None,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    as_json: o.Json = False,
+) -> None:
+    """Classify images in one pass, with the L-bound; with noise, by Cohen's PREDICT.
+
+    Example: heatsmooth predict --from runs/smoothed --sigma 0.25 shoe.png
+    """
+    from heatsmooth.workflows.certify import predict_images
+
+    rows = predict_images(
+        source=source,
+        files=files,
+        sigma=sigma,
+        noise_samples=noise_samples,
+        alpha=alpha,
+        image_size=image_size,
+        model=model,
+        classes=classes,
+        mean=o.numbers(mean, "--mean"),
+        std=o.numbers(std, "--std"),
+        seed=seed,
+        device=device,
+    )
+    if as_json:
+        typer.echo(json.dumps({"predictions": rows}))
+        return
+    shown = []
+    for row in rows:
+        columns = {
+            "image": row["image"],
+            "class (one pass)": str(row["class"]),
+            "probability": f"{row['probability']:.4f}",
+        }
+        if sigma is not None:
+            columns["L-bound*"] = f"{row['l_bound']:.4f}"
+        if noise_samples:
+            found = row["average_class"]
+            columns["class of the average"] = "abstains" if found is None else str(found)
+        shown.append(columns)
+    table(shown, "")
+    if sigma is not None:
+        typer.echo(
+            f"* L2 radius of the network in one pass; assumes an exact average over σ={sigma:g}; nothing checks it."
+        )
+    if noise_samples:
+        typer.echo(
+            f"The class of the average is from {noise_samples} noisy draws; wrong with probability at most {alpha:g}."
+        )
+
+
+def parsed_shard(text: str) -> tuple[int, int]:
+    """The numbers of i/n.
+
+    >>> parsed_shard("2/4")
+    (2, 4)
+    """
+    first, _, second = text.partition("/")
+    good = first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)
+    require(good, f"--shard: expected I/N with 1 ≤ I ≤ N, got {text!r}")
+    return int(first), int(second)
+
+
+def show_certificates(summary: dict[str, Any] | None, as_json: bool) -> None:
+    """Print a summary; the certified accuracies as a table."""
+    if summary is None or as_json:
+        show(summary, as_json)
+        return
+    shares = summary.pop("certified_accuracy", None)
+    show(summary, as_json)
+    if shares:
+        table([{"radius ≥": radius, "certified accuracy": f"{share:.1%}"} for radius, share in shares.items()], "")

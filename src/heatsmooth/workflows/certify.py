@@ -1,0 +1,208 @@
+"""``certify`` and ``predict``: images in, certificates out, in a run directory that can be continued and shared."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from heatsmooth.certification.bounds import predict as predict_from_counts
+from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_each
+from heatsmooth.certification.logs import read_certificates, write_log
+from heatsmooth.certification.radii import l_bound, largest_radius, round_down
+from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.data import load
+from heatsmooth.data.folder import read_image
+from heatsmooth.errors import require
+from heatsmooth.models import count_classes, for_inference, model_hash
+from heatsmooth.models import load as load_model
+from heatsmooth.progress import Progress, silent
+from heatsmooth.runs import Records, Run, read_json
+from heatsmooth.training.loop import accelerator
+
+SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+
+
+def certify_run(
+    *,
+    data: str,
+    source: Path,
+    settings: Settings,
+    out: Path,
+    images: int | None = None,
+    stride: int = 1,
+    shard: tuple[int, int] = (1, 1),
+    means: bool = False,
+    compiled: bool = False,
+    log: Path | None = None,
+    data_root: Path | None = None,
+    image_size: int = 224,
+    model: str | None = None,
+    classes: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    batch_size: int = 200,
+    progress: Progress = silent,
+) -> dict[str, Any] | None:
+    """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
+    chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
+    known = classes or (10 if chosen.labels is None else int(chosen.known_labels().max()) + 1)
+    network = load_model(source, model=model, classes=known, channels=chosen.shape[0], mean=mean, std=std)
+    processes = accelerator(device)
+    network.to(processes.device)
+    if processes.num_processes > 1:
+        require(
+            shard == (1, 1), "--shard: expected none under several processes, got one; each process takes its share"
+        )
+        shard = (processes.process_index + 1, processes.num_processes)
+    part = "" if shard[1] == 1 else f"-{shard[0]}-of-{shard[1]}"
+    identity = {
+        "data": chosen.describe(),
+        "model": model_hash(network),
+        "certificate": asdict(settings),
+        "means": means,
+        "compiled": compiled,
+        "chunk": CHUNK,
+        "seed": seed,
+    }
+    run = Run(out, "certify", identity, part=part)
+    try:
+        done = {record["index"] for record in read_certificates(out)}
+        mine = range(shard[0] - 1, len(chosen), shard[1])
+        todo = [position for position in mine if int(chosen.indices[position]) not in done]
+        found = certify_each(
+            network,
+            chosen,
+            settings,
+            seed=seed,
+            batch_size=batch_size,
+            positions=todo,
+            compiled=compiled,
+            means=means,
+            progress=progress,
+            done=len(mine) - len(todo),
+        )
+        with Records(out / f"certificates{part}.jsonl") as records:
+            for record in found:
+                records.append(record)
+        run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
+    finally:
+        run.close()
+    processes.wait_for_everyone()
+    if not processes.is_main_process:
+        return None
+    certificates = read_certificates(out)
+    if log is not None:
+        write_log(certificates, log)
+    return {"command": "certify", "out": str(out), "asked": len(chosen), **summary(certificates, settings)}
+
+
+def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, log: Path | None) -> dict[str, Any]:
+    """The certificates of a run with other settings (``alpha``, ``bound``, ``top_k``, …), from its counts alone."""
+    files = sorted(source.glob("run*.json"))
+    require(bool(files), f"--recompute {source}: expected a directory of certificates, got none; check the path")
+    info = read_json(files[0])
+    require(
+        info.get("command") == "certify", f"--recompute {source}: expected a 'certify' run, got {info.get('command')!r}"
+    )
+    recorded = info["settings"]["certificate"]
+    settings = replace(Settings(**recorded | {"radii": tuple(recorded["radii"])}), **changes)
+    found = [certificate(record, settings) for record in read_certificates(source)]
+    if out is not None:
+        run = Run(out, "certify", info["settings"] | {"certificate": asdict(settings), "counts": str(source.resolve())})
+        with Records(out / "certificates.jsonl") as records:
+            records.keep(lambda _: False)
+            for record in found:
+                records.append(record)
+        run.update(status="done", model_hash=info["settings"]["model"])
+        run.close()
+    if log is not None:
+        write_log(found, log)
+    return {"command": "certify", "recomputed": str(source), **summary(found, settings)}
+
+
+def summary(records: list[dict[str, Any]], settings: Settings) -> dict[str, Any]:
+    """What the certificates say together; radii rounded down."""
+    found = Certificates.of(records)
+    cap = float(largest_radius(settings.n, settings.alpha, sigma=settings.sigma))
+    facts: dict[str, Any] = {
+        "images": len(found.radii),
+        "sigma": settings.sigma,
+        "subject": found.subject,
+        "basis": found.basis,
+        "abstained": int(found.abstained.sum()),
+        "largest_possible_radius": round_down(cap, 4),
+        "median_radius": round_down(float(np.median(found.radii)), 4),
+        "mean_samples": float(found.samples.mean()),
+    }
+    if found.labels is None:
+        return facts
+    shown = [radius for radius in SHOWN_RADII if radius <= cap]
+    shares = found.certified_accuracy(shown)
+    return facts | {
+        "one_pass_accuracy": float((found.clean_classes == found.labels).mean()),
+        "certified_accuracy": {
+            f"{radius:g}": round(float(share), 6) for radius, share in zip(shown, shares, strict=True)
+        },
+        "average_certified_radius": round_down(found.average_certified_radius, 6),
+    }
+
+
+def predict_images(
+    *,
+    source: Path,
+    files: list[Path],
+    sigma: float | None = None,
+    noise_samples: int = 0,
+    alpha: float = 0.001,
+    image_size: int | None = None,
+    model: str | None = None,
+    classes: int = 10,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    batch_size: int = 200,
+) -> list[dict[str, Any]]:
+    """One row an image file: class and probability from one pass, and the L-bound, which assumes an exact average.
+
+    With ``noise_samples``: Cohen's PREDICT, the class of the averaged network or an abstention, wrong with
+    probability at most ``alpha``.
+    """
+    network = load_model(source, model=model, classes=classes, mean=mean, std=std)
+    network.to(accelerator(device).device)
+    size = image_size or network.spec.size or 224
+    pixels = [torch.from_numpy(read_image(file, size, channels=network.spec.channels)) for file in files]
+    images = torch.stack(pixels).to(torch.float32) / 255
+    on_device = images.to(next(network.parameters()).device)
+    count = count_classes(network, on_device)
+    with torch.inference_mode():
+        probabilities = network(on_device).softmax(1).cpu()
+    rows: list[dict[str, Any]] = []
+    for file, row in zip(files, probabilities, strict=True):
+        rows.append(
+            {"image": str(file), "class": int(row.argmax()), "probability": float(row.max()), "subject": "network"}
+        )
+    if sigma is not None:
+        require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
+        for facts, radius in zip(rows, l_bound(probabilities, sigma=sigma), strict=True):
+            facts |= {"l_bound": round_down(float(radius), 4), "basis": "assumes an exact average"}
+    if noise_samples:
+        require(sigma is not None, "--noise-samples: expected --sigma beside it, got none; name the noise")
+        assert sigma is not None
+        fast = for_inference(network, on_device[:CHUNK])
+        sampler = Sampler(fast, sigma=sigma, classes=count, seed=seed, batch_size=batch_size)
+        jobs = (Job(i, image, _predicting(noise_samples)) for i, image in enumerate(images))
+        for job, tally in sampler.run(jobs):
+            found, abstain = predict_from_counts(tally.counts[None], alpha=alpha)
+            rows[job.index]["average_class"] = None if abstain[0] else int(found[0])
+            rows[job.index]["average_basis"] = f"statistical, 1-alpha={1 - alpha:.10g}"
+    return rows
+
+
+def _predicting(samples: int) -> Procedure[Tally]:
+    tally = yield Ask("prediction", samples)
+    return tally

@@ -1,0 +1,315 @@
+"""Certificates against closed forms, simulated coverage, and the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+
+import heatsmooth as hs
+from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_image, radii_of
+from heatsmooth.certification.logs import read_certificates, read_log
+from heatsmooth.certification.sampling import Ask, Tally
+from heatsmooth.cli import run
+from tests.conftest import Linear
+
+SIGMA = 0.25
+
+
+def linear_problem(count: int) -> tuple[Linear, torch.Tensor, np.ndarray]:
+    """Two classes, images 0.1σ to 3.3σ from the boundary: these distances are the true radii of the average."""
+    direction = torch.zeros(16)
+    direction[:2] = torch.tensor([0.6, 0.8])
+    model = Linear(torch.stack([torch.zeros(16), 10 * direction]), torch.tensor([7.0, 0.0]))
+    distances = torch.linspace(0.1, 3.3, count) * SIGMA * torch.tensor([1.0, -1.0]).repeat(count)[:count]
+    images = 0.5 + distances[:, None] * direction
+    return model.eval(), images.view(-1, 1, 4, 4).clamp(0, 1), distances.abs().numpy()
+
+
+@pytest.mark.parametrize("class_from", ["noise", "clean"])
+def test_radii_of_a_linear_classifier_are_true_and_close(class_from: str) -> None:
+    model, images, _ = linear_problem(14)
+    true = ((images.flatten(1) @ torch.tensor([0.6, 0.8] + 14 * [0.0])) - 0.7).abs().numpy()
+    found = hs.certify(model, images, sigma=SIGMA, n=100_000, class_from=class_from, batch_size=1000)
+    assert (found.radii <= true + 1e-7).all()
+    judged = (true >= 0.5 * SIGMA) & (true <= 3 * SIGMA)
+    ratio = found.radii[judged] / true[judged]
+    print(f"{class_from}: {judged.sum()} images, radius / true from {ratio.min():.3f} to {ratio.max():.3f}")
+    assert judged.sum() >= 10
+    assert ratio.min() >= 0.95
+    assert found.subject == "average"
+    assert "0.999" in found.basis
+
+
+def simulated(settings: Settings, probabilities: np.ndarray, rng: np.random.Generator) -> tuple[int, np.ndarray]:
+    """The chosen class and the estimation counts of a classifier whose class probabilities are these."""
+    procedure = certify_image(settings)
+    tallies: dict[str, Tally] = {}
+
+    def answer(ask: Ask) -> Tally:
+        zeros = np.zeros(len(probabilities))
+        tally = tallies.setdefault(ask.stream, Tally(zeros.astype(np.int64), zeros, zeros))
+        tally.counts += rng.multinomial(ask.count, probabilities)
+        return tally
+
+    ask = next(procedure)
+    while True:
+        try:
+            ask = procedure.send(answer(ask))
+        except StopIteration as end:
+            chosen = end.value.get("selection", end.value["clean"]).counts.argmax()
+            return int(chosen), end.value["estimation"].counts
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"n": 500},
+        {"n": 500, "bound": "two-sided"},
+        {"n": 2000, "adaptive": True, "radii": (0.1, 0.25)},
+        {"n": 2000, "adaptive": True, "tolerance": 0.05},
+    ],
+    ids=["fixed", "two-sided", "adaptive-radii", "adaptive-tolerance"],
+)
+@pytest.mark.parametrize("p", [0.45, 0.52, 0.66, 0.85, 0.99])
+def test_certificates_are_false_with_probability_at_most_alpha(choices: dict[str, Any], p: float) -> None:
+    """Against the true radius of the average, by the Neyman–Pearson lemma σ/2·(Φ⁻¹(p_A) − Φ⁻¹(p_B)), p_A + p_B = 1."""
+    alpha, runs, rng = 0.05, 600, np.random.default_rng(0)
+    settings = Settings(SIGMA, alpha=alpha, n0=20, **choices)
+    truth = {0: SIGMA * special.ndtri(p), 1: SIGMA * special.ndtri(1 - p)}
+    false = 0
+    for _ in range(runs):
+        chosen, counts = simulated(settings, np.array([p, 1 - p]), rng)
+        radius, abstain = radii_of(counts[None], np.array([chosen]), settings)
+        false += bool(not abstain[0] and radius[0] > max(truth[chosen], -1.0) and truth[chosen] < radius[0])
+    assert false <= alpha * runs + 4.8 * np.sqrt(alpha * (1 - alpha) * runs)
+
+
+def test_adaptive_sampling_needs_far_fewer_draws() -> None:
+    settings = Settings(SIGMA, n=10_000, adaptive=True, radii=(0.1, 0.25, 0.5))
+    rng = np.random.default_rng(0)
+    used = [simulated(settings, np.array([p, 1 - p]), rng)[1].sum() for p in (0.5, 0.75, 0.92, 0.999)]
+    assert all(50 <= draws <= 2500 for draws in used)
+    assert np.mean(used) < 1000
+
+
+def test_counts_allow_every_other_certificate() -> None:
+    record = {"index": 0, "label": 1, "counts": [900, 80, 20], "selection": [90, 8, 2], "clean_class": 1}
+    one = certificate(record, Settings(SIGMA, n=1000))
+    assert (one["class"], one["abstain"]) == (0, False)
+    looser = certificate(record, Settings(SIGMA, n=1000, alpha=0.1))
+    assert looser["radius"] > one["radius"]
+    clean = certificate(record, Settings(SIGMA, n=1000, class_from="clean"))
+    assert (clean["class"], clean["abstain"], clean["radius"]) == (1, True, 0.0)
+    second = certificate(record, Settings(SIGMA, n=1000, top_k=2))
+    assert second["class"] == 1
+    assert second["radius"] > 0
+    assert "top-2" in second["basis"]
+
+
+def test_bad_settings_are_refused() -> None:
+    for bad, message in (
+        ({"n": 9}, "--n: expected enough draws to certify anything"),
+        ({"n": 0}, "--n: expected enough"),
+        ({"n": 10, "adaptive": True}, "--n"),
+        ({"alpha": 0.0}, "--alpha"),
+        ({"n0": 0}, "--n0"),
+        ({"class_from": "x"}, "--class-from"),
+        ({"top_k": 0}, "--top-k"),
+        ({"radii": (-1.0,)}, "--radii"),
+    ):
+        with pytest.raises(hs.InputError, match=message):
+            Settings(SIGMA, **bad)
+    with pytest.raises(hs.InputError, match="--sigma"):
+        Settings(0.0)
+    with pytest.raises(hs.InputError, match=r"images in \[0, 1\]"):
+        hs.certify(Linear(torch.eye(2, 16)).eval(), torch.full((1, 1, 4, 4), 2.0), sigma=SIGMA, n=100)
+    with pytest.raises(hs.InputError, match="evaluation mode"):
+        hs.certify(Linear(torch.eye(2, 16)).train(), torch.zeros(1, 1, 4, 4), sigma=SIGMA, n=100)
+
+
+def test_accuracy_counts_abstentions_as_errors() -> None:
+    model, images, _ = linear_problem(10)
+    labels = model(images).argmax(1)
+    found = hs.certify(model, images, sigma=SIGMA, n=1000, labels=labels)
+    assert found.abstained.any()
+    assert found.certified_accuracy([0.0])[0] == 1 - found.abstained.mean()
+    assert found.average_certified_radius == pytest.approx(found.radii.mean())
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("network")
+    words = f"train --data fashion-mini --limit-train 1500 --epochs 1 --batch-size 50 --lr 0.05 --quiet --out {path}"
+    assert run([*words.split(), "--device", "cpu"]) == 0
+    return path
+
+
+def command(network: Path, out: Path, *more: str) -> list[str]:
+    words = (
+        f"certify --data fashion-mini --from {network} --sigma 0.25 --stride 150 --n 700 --n0 60 --seed 5 --device cpu"
+    )
+    return [*words.split(), "--out", str(out), "--quiet", "--json", *more]
+
+
+def without_times(directory: Path) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in record.items() if key != "seconds"} for record in read_certificates(directory)
+    ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    out = tmp_path_factory.mktemp("certified") / "run"
+    assert run(command(network, out)) == 0
+    return without_times(out)
+
+
+@pytest.mark.parametrize("batch_size", ["7", "256", "1000"])
+def test_any_batch_size_gives_the_same_records(
+    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, batch_size: str
+) -> None:
+    assert len(undisturbed) == 14
+    assert any(record["abstain"] for record in undisturbed) or any(max(r["counts"]) < 700 for r in undisturbed)
+    assert run(command(network, tmp_path, "--batch-size", batch_size)) == 0
+    assert without_times(tmp_path) == undisturbed
+
+
+def test_shards_merge_into_the_single_result(network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path) -> None:
+    for i in range(1, 5):
+        assert run(command(network, tmp_path, "--shard", f"{i}/4")) == 0
+    assert len(list(tmp_path.glob("certificates-*-of-4.jsonl"))) == 4
+    assert without_times(tmp_path) == undisturbed
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def test_two_processes_give_the_single_result(network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path) -> None:
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(27500 + os.getpid() % 1000),
+        "-m",
+        "--",
+    ]
+    words = [sys.executable, *launch, "heatsmooth", *command(network, tmp_path)]
+    done = subprocess.run(words, check=True, env=environment(), capture_output=True, text=True)
+    assert json.loads(done.stdout)["images"] == 14
+    assert without_times(tmp_path) == undisturbed
+
+
+def test_killed_and_repeated_the_records_are_the_same(
+    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    out, file = tmp_path / "run", tmp_path / "run/certificates.jsonl"
+    for wanted in (1, 5, 10):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "heatsmooth", *command(network, out)], env=environment(), stdout=subprocess.DEVNULL
+        )
+        while process.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < wanted):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with file.open("ab") as torn:
+            torn.write(b'{"index": 77, "lab')
+    assert run(command(network, out)) == 0
+    assert without_times(out) == undisturbed
+
+
+def test_another_model_noise_data_or_seed_is_refused(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command(network, tmp_path, "--images", "1")) == 0
+    capsys.readouterr()
+    for change, named in (
+        (["--sigma", "0.5"], "certificate"),
+        (["--seed", "6"], "seed"),
+        (["--stride", "200"], "data"),
+        (["--mean", "0.3", "--std", "0.2"], "model"),
+    ):
+        assert run(command(network, tmp_path, "--images", "1", *change)) == 2
+        assert f"expected the {named} it was started with" in capsys.readouterr().err
+
+
+def test_recomputed_and_exported(
+    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run(command(network, out, "--tsv", str(tmp_path / "log.tsv"))) == 0
+    capsys.readouterr()
+    words = ["certify", "--recompute", str(out), "--alpha", "0.05", "--out", str(tmp_path / "other"), "--json"]
+    assert run(words) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert "0.95" in summary["basis"]
+    before, after = Certificates.of(read_certificates(out)), Certificates.of(read_certificates(tmp_path / "other"))
+    assert (after.radii >= before.radii).all()
+    assert after.radii.sum() > before.radii.sum()
+    rows = read_log(tmp_path / "log.tsv")
+    assert [row["index"] for row in rows] == [record["index"] for record in undisturbed]
+    for row, record in zip(rows, undisturbed, strict=True):
+        assert row["abstain"] == record["abstain"]
+        assert 0 <= record["radius"] * (not record["abstain"]) - row["radius"] <= 1e-6
+    assert run(["certify", "--recompute", str(tmp_path), "--alpha", "0.1"]) == 2
+
+
+def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    for change, message in (
+        (["--n", "9"], "--n: expected enough draws"),
+        (["--sigma", "0"], "--sigma: expected a positive number"),
+        (["--shard", "5/4"], "--shard: expected I/N"),
+        (["--images", "0"], "--images"),
+        (["--top-k", "10"], "--top-k: expected less than the 10 classes"),
+        (["--radii", "a"], "--radii: expected numbers"),
+    ):
+        assert run(command(network, tmp_path / "run", *change)) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.count("\n") == 1
+        for file in (tmp_path / "run").iterdir():
+            file.unlink()
+    assert run(["certify", "--data", "fashion-mini"]) == 2
+    assert "got no --from" in capsys.readouterr().err
+    assert run(command(network, tmp_path / "broken", "--images", "2")) == 0
+    capsys.readouterr()
+    (tmp_path / "broken/certificates.jsonl").write_text('{"index": 1}\n{"index": 2}\n')
+    assert run(command(network, tmp_path / "broken", "--images", "2")) == 2
+    assert "expected a certificate" in capsys.readouterr().err
+
+
+def test_predict(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    from heatsmooth.data import load
+
+    pictures = load("fashion-mini", "test").raw(torch.arange(3))
+    for i, picture in enumerate(pictures):
+        Image.fromarray(picture[0].numpy()).save(tmp_path / f"{i}.png")
+    files = [str(tmp_path / f"{i}.png") for i in range(3)]
+    words = ["predict", "--from", str(network), "--sigma", "0.25", "--noise-samples", "300", "--device", "cpu", *files]
+    assert run([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["predictions"]
+    assert len(rows) == 3
+    for row in rows:
+        assert row["subject"] == "network"
+        assert row["basis"] == "assumes an exact average"
+        assert 0 <= row["l_bound"] <= SIGMA * np.sqrt(np.pi / 2) * row["probability"]
+        assert row["average_class"] is None or 0 <= row["average_class"] < 10
+    assert run(words) == 0
+    assert "assumes an exact average" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "bad.png").write_text("no image")
+    assert run(["predict", "--from", str(network), str(tmp_path / "bad.png")]) == 2
+    assert "expected a readable image" in capsys.readouterr().err
