@@ -54,16 +54,14 @@ def main() -> None:
     plain = statistics.median(seconds["plain"])
     facts = provenance()
     print(f"{facts['hardware']['cpu']}, {torch.get_num_threads()} threads, torch {facts['versions']['torch']}")
-    print(
-        f"network small, batch {arguments.batch} of 3×32×32, median of {arguments.rounds} rounds; commit {facts['commit']}"
-    )
+    print(f"network small, batch {arguments.batch} of 3×32×32, median of {arguments.rounds} rounds")
+    print(f"commit {facts['commit']}")
     for name, times in seconds.items():
         ratios = sorted(t / p for t, p in zip(times, seconds["plain"], strict=True))
         limit = f"  (at most {LIMITS[name]:g})" if name in LIMITS else ""
-        ratio = statistics.median(times) / plain
-        print(
-            f"{name:16} {1e3 * statistics.median(times):8.1f} ms  {ratio:6.2f}× plain  [{ratios[0]:.2f}, {ratios[-1]:.2f}]{limit}"
-        )
+        median = statistics.median(times)
+        spread = f"[{ratios[0]:.2f}, {ratios[-1]:.2f}]"
+        print(f"{name:16} {1e3 * median:8.1f} ms  {median / plain:6.2f}× plain  {spread}{limit}")
 
 
 def _step(objective: Callable[..., dict[str, torch.Tensor]], batch: Batch) -> Callable[[], None]:

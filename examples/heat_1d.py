@@ -40,7 +40,8 @@ def initial(x: np.ndarray) -> np.ndarray:
     """f⁰: the probability of the second class, with an island at −0.5."""
     step = 1 / (1 + np.exp(-12 * x))
     island = 0.8 * np.exp(-(((x + 0.5) / 0.1) ** 2))
-    return step + island
+    probability: np.ndarray = step + island
+    return probability
 
 
 def gaussian_average(x: np.ndarray, values: np.ndarray, sigma: float) -> np.ndarray:
@@ -48,7 +49,8 @@ def gaussian_average(x: np.ndarray, values: np.ndarray, sigma: float) -> np.ndar
     step = x[1] - x[0]
     kernel = np.exp(-((np.arange(-len(x) + 1, len(x)) * step) ** 2) / (2 * sigma**2))
     padded = np.pad(values, len(x) - 1, mode="edge")
-    return np.convolve(padded, kernel / kernel.sum(), mode="valid")
+    average: np.ndarray = np.convolve(padded, kernel / kernel.sum(), mode="valid")
+    return average
 
 
 def main(figure: Path) -> float:
@@ -76,9 +78,8 @@ def main(figure: Path) -> float:
     shown = np.abs(x) <= 1
     error = float(np.abs(stages[-1] - average)[shown].max())
     draw(figure, x[shown], [stage[shown] for stage in stages], average[shown])
-    print(
-        f"largest distance to the Gaussian average: {np.abs(stages[0] - average)[shown].max():.3f} → {error:.3f}; {figure}"
-    )
+    before = np.abs(stages[0] - average)[shown].max()
+    print(f"largest distance to the Gaussian average: {before:.3f} → {error:.3f}; {figure}")
     return error
 
 

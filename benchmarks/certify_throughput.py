@@ -1,0 +1,239 @@
+"""How close certification comes to the raw forward pass, and how it compares with others, in one run.
+
+    python benchmarks/certify_throughput.py [--from RUN] [--images 3] [--n 2000] [--rounds 3]
+    python benchmarks/certify_throughput.py --from RUN --adaptive FIXED ADAPTIVE
+
+Without --from the small CIFAR network has random weights: throughput does not depend on them. The second form compares
+two finished `heatsmooth certify` runs over the same images, one with --n 10000 and one with --adaptive --radii R,R.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heatsmooth.certification.bounds import clopper_pearson_lower
+from heatsmooth.certification.certificates import Certificates, certify
+from heatsmooth.certification.logs import read_certificates
+from heatsmooth.certification.radii import one_sided_radius
+from heatsmooth.models import NetworkSpec, build, for_inference, load
+from heatsmooth.runs import provenance, read_json
+
+SIGMA, ALPHA, N0 = 0.25, 0.001, 100
+BATCHES = (100, 200, 400)
+
+
+def network(source: Path | None) -> nn.Module:
+    """The trained network, or one with random weights."""
+    torch.manual_seed(0)
+    return build(NetworkSpec("small")).eval() if source is None else load(source)
+
+
+def plain_layout(model: nn.Module) -> nn.Module:
+    """The network as most people have it: batch norm as it is, default memory layout."""
+    twin = build(NetworkSpec("small"))
+    twin.load_state_dict(model.state_dict())
+    twin.mean, twin.std = model.mean, model.std  # type: ignore[assignment]
+    twin.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return twin.eval()
+
+
+def images(count: int) -> Tensor:
+    """Some images; their content does not matter."""
+    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def raw_forward(model: nn.Module, batch: int, samples: int) -> None:
+    """Nothing but forward passes of one batch."""
+    x = images(batch).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        for _ in range(samples // batch):
+            model(x)
+
+
+@torch.inference_mode()
+def plain_certify(model: nn.Module, x: Tensor, n: int, batch: int = 1000) -> list[float]:
+    """CERTIFY as its pseudo-code reads: one image at a time, batches of 1,000 noisy copies, a count after each."""
+
+    def counts(image: Tensor, samples: int) -> Tensor:
+        total = torch.zeros(10, dtype=torch.long)
+        while samples > 0:
+            size = min(batch, samples)
+            samples -= size
+            copies = image.repeat(size, 1, 1, 1)
+            total += model(copies + torch.randn_like(copies) * SIGMA).argmax(1).bincount(minlength=10)
+        return total
+
+    radii = []
+    for image in x:
+        chosen = int(counts(image, N0).argmax())
+        lower = clopper_pearson_lower(int(counts(image, n)[chosen]), n, ALPHA)
+        radii.append(float(one_sided_radius(lower, sigma=SIGMA)[0]))
+    return radii
+
+
+def toolbox(model: nn.Module) -> Callable[[Tensor, int, int], object] | None:
+    """adversarial-robustness-toolbox's estimator, if it is installed."""
+    try:
+        from art.estimators.certification.randomized_smoothing import PyTorchRandomizedSmoothing
+    except ImportError:
+        return None
+    estimator = PyTorchRandomizedSmoothing(
+        model, nn.CrossEntropyLoss(), (3, 32, 32), 10, device_type="cpu", sample_size=N0, scale=SIGMA, alpha=ALPHA
+    )
+    return lambda x, n, batch: estimator.certify(x.numpy(), n=n, batch_size=batch)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """How long it takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def throughput(arguments: argparse.Namespace) -> None:
+    """(a), (b) and (c): samples a second, all variants taking turns."""
+    model = network(arguments.source)
+    x, n, count = images(arguments.images), arguments.n, arguments.images
+    samples = count * (n + N0)
+    fast, plain = for_inference(model, x), plain_layout(model)
+    variants: dict[str, Callable[[], object]] = {}
+    for batch in BATCHES:
+        variants[f"raw forward, batch {batch}"] = lambda b=batch: raw_forward(fast, b, samples)  # type: ignore[misc]
+    variants["heatsmooth certify"] = lambda: certify(model, x, sigma=SIGMA, n=n)
+    variants["plain Cohen, batch 1000"] = lambda: plain_certify(plain, x, n)
+    peer, same = toolbox(plain), toolbox(model)
+    if peer and same:
+        for batch in (128, 1000):
+            variants[f"toolbox, batch {batch}"] = lambda b=batch: peer(x, n, b)  # type: ignore[misc]
+        variants["toolbox, batch 128, channels last"] = lambda: same(x, n, 128)
+    for action in variants.values():
+        action()
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(arguments.rounds):
+        for name, action in variants.items():
+            times[name].append(seconds(action))
+    speed = {name: samples / statistics.median(found) for name, found in times.items()}
+    print(f"{count} images, n={n}, n0={N0}, {torch.get_num_threads()} threads, median of {arguments.rounds} rounds")
+    for name, value in speed.items():
+        print(f"  {name:36} {value:8.0f} samples/s")
+    ours = speed["heatsmooth certify"]
+    raw = max(value for name, value in speed.items() if name.startswith("raw"))
+    print(f"(a) of the raw forward pass at its best batch:    {ours / raw:.3f}   (at least 0.9)")
+    plainly = ours / speed["plain Cohen, batch 1000"]
+    print(f"(b) against a plain implementation of Cohen's:    {plainly:.2f}×  (at least 2.5)")
+    if peer:
+        best = ours / max(speed["toolbox, batch 128"], speed["toolbox, batch 1000"])
+        alike = ours / speed["toolbox, batch 128, channels last"]
+        print(f"(c) against the toolbox at its better batch size: {best:.2f}×  (at least 1.6)")
+        print(f"    against it with our memory layout:            {alike:.2f}×")
+    else:
+        print("(c) adversarial-robustness-toolbox is not installed: pip install adversarial-robustness-toolbox")
+
+
+def worker(what: str, n: int, source: Path | None, count: int) -> None:
+    """One measurement in a process of its own: its time and peak memory, as JSON."""
+    model, x = network(source), images(count)
+    if what == "toolbox":
+        peer = toolbox(plain_layout(model))
+        assert peer is not None
+        peer(x, 100, 128)
+        spent = seconds(lambda: peer(x, n, 128))
+    else:
+        certify(model, x[:1], sigma=SIGMA, n=100)
+        spent = seconds(lambda: certify(model, x, sigma=SIGMA, n=n))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": spent, "peak": peak, "samples": count * (n + N0)}))
+
+
+def start(
+    what: str, n: int, source: Path | None, count: int = 1, threads: int | None = None
+) -> "subprocess.Popen[str]":
+    """Begin a measurement."""
+    words = [sys.executable, __file__, "--worker", what, "--n", str(n), "--images", str(count)]
+    words += [] if source is None else ["--from", str(source)]
+    environment = os.environ | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def result(process: "subprocess.Popen[str]") -> dict[str, float]:
+    """The figures of a measurement."""
+    answer: dict[str, float] = json.loads(process.communicate()[0].splitlines()[-1])
+    return answer
+
+
+def memory(arguments: argparse.Namespace) -> None:
+    """(e), and the memory of (c)."""
+    few, many = (result(start("ours", n, arguments.source)) for n in (1_000, 100_000))
+    peaks = f"n=1,000 {few['peak']:.0f} MB, n=100,000 {many['peak']:.0f} MB"
+    print(f"(e) peak memory: {peaks}: {many['peak'] / few['peak']:.3f}  (at most 1.1)")
+    if toolbox(network(None)):
+        theirs = result(start("toolbox", 100_000, arguments.source))
+        print(f"(c) memory for n=100,000: toolbox {theirs['peak']:.0f} MB, ours {many['peak']:.0f} MB")
+
+
+def scaling(arguments: argparse.Namespace) -> None:
+    """(f): two processes of one thread against one."""
+    ratios = []
+    for _ in range(arguments.rounds):
+        alone = result(start("ours", 4 * arguments.n, arguments.source, threads=1))
+        both = [start("ours", 4 * arguments.n, arguments.source, threads=1) for _ in range(2)]
+        together = [result(process) for process in both]
+        single = alone["samples"] / alone["seconds"]
+        ratios.append(sum(found["samples"] / found["seconds"] for found in together) / single)
+    rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"(f) two processes of one thread against one:      {statistics.median(ratios):.2f}×  (at least 1.8)")
+    print(f"    rounds: {rounds}")
+
+
+def adaptive(fixed: Path, adapted: Path) -> None:
+    """(d): two finished runs over the same images."""
+    one, two = (Certificates.of(read_certificates(path)) for path in (fixed, adapted))
+    assert (one.indices == two.indices).all()
+    radii = read_json(sorted(adapted.glob("run*.json"))[0])["settings"]["certificate"]["radii"]
+    print(f"(d) {len(one.indices)} images, radii {radii}")
+    means = one.samples.mean(), two.samples.mean()
+    print(f"    samples an image: fixed {means[0]:.0f}, adaptive {means[1]:.0f}: {means[0] / means[1]:.1f}× fewer")
+    print("    (at least 10)")
+    apart = 100 * np.abs(one.certified_accuracy(radii) - two.certified_accuracy(radii))
+    for radius, a, b in zip(radii, one.certified_accuracy(radii), two.certified_accuracy(radii), strict=True):
+        print(f"    certified at {radius:g}: fixed {a:.1%}, adaptive {b:.1%}")
+    print(f"    largest difference: {apart.max():.2f} points  (at most 0.5)")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--images", type=int, default=3)
+    parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--adaptive", nargs=2, type=Path, metavar=("FIXED", "ADAPTIVE"))
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.worker, arguments.n, arguments.source, arguments.images)
+        return
+    facts = provenance()
+    print(f"{facts['hardware']['cpu']}, {facts['hardware']['cores']} cores, torch {facts['versions']['torch']}")
+    print(f"commit {facts['commit']}")
+    if arguments.adaptive:
+        adaptive(*arguments.adaptive)
+        return
+    throughput(arguments)
+    memory(arguments)
+    scaling(arguments)
+
+
+if __name__ == "__main__":
+    main()
