@@ -206,7 +206,7 @@ def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, means:
         "counts": estimation.counts.tolist(),
         "selection": None if selection is None else selection.counts.tolist(),
         "clean_class": int(clean.counts.argmax()),
-        "clean_probability": float(clean.sums.max()),
+        "clean_probabilities": [float(f"{p:.7g}") for p in clean.sums],
         "samples": sum(tally.n for tally in tallies.values()),
         "seconds": round(job.seconds, 4),
     }

@@ -11,7 +11,20 @@ from heatsmooth.errors import InputError, require
 from heatsmooth.runs import read_records
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
-NEEDED = {"index", "label", "class", "radius", "abstain", "n0", "n", "counts", "clean_class", "selection", "basis"}
+NEEDED = {
+    "index",
+    "label",
+    "class",
+    "radius",
+    "abstain",
+    "n0",
+    "n",
+    "counts",
+    "clean_class",
+    "clean_probabilities",
+    "selection",
+    "basis",
+}
 
 
 def read_certificates(directory: Path) -> list[dict[str, Any]]:
