@@ -94,7 +94,9 @@ class _Averaged(nn.Module):
 def _attacked(model: nn.Module, batch: Batch, choices: Baseline) -> Tensor:
     eps = choices.radius(batch.epoch)
     if choices.attack == "ddn":
-        return ddn(model, batch.images, _labels(batch), steps=choices.steps, eps=eps, init_norm=eps).images
+        return ddn(
+            model, batch.images, _labels(batch), steps=choices.steps, eps=eps, init_norm=eps, early_stop=False
+        ).images
     return pgd(model, batch.images, _labels(batch), eps=eps, steps=choices.steps, early_stop=False).images
 
 
