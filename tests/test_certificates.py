@@ -15,10 +15,20 @@ import torch
 from scipy import special
 
 import heatsmooth as hs
-from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_image, radii_of
+from heatsmooth.certification.bounds import clopper_pearson_lower
+from heatsmooth.certification.certificates import (
+    Certificates,
+    Settings,
+    certificate,
+    certify_each,
+    certify_image,
+    radii_of,
+)
 from heatsmooth.certification.logs import read_certificates, read_log
 from heatsmooth.certification.sampling import Ask, Tally
+from heatsmooth.certification.sequences import anytime_lower
 from heatsmooth.cli import run
+from heatsmooth.data import ImageSet
 from tests.conftest import Linear
 
 SIGMA = 0.25
@@ -46,15 +56,19 @@ def test_radii_of_a_linear_classifier_are_true_and_close(class_from: str) -> Non
     assert judged.sum() >= 10
     assert ratio.min() >= 0.95
     assert found.subject == "average"
-    assert "0.999" in found.basis
+    assert "alpha=0.001" in found.basis
 
 
-def simulated(settings: Settings, probabilities: np.ndarray, rng: np.random.Generator) -> tuple[int, np.ndarray]:
+def simulated(
+    settings: Settings, probabilities: np.ndarray, rng: np.random.Generator, asks: list[tuple[str, int]] | None = None
+) -> tuple[int, np.ndarray]:
     """The chosen class and the estimation counts of a classifier whose class probabilities are these."""
     procedure = certify_image(settings)
     tallies: dict[str, Tally] = {}
 
     def answer(ask: Ask) -> Tally:
+        if asks is not None:
+            asks.append((ask.stream, ask.count))
         zeros = np.zeros(len(probabilities))
         tally = tallies.setdefault(ask.stream, Tally(zeros.astype(np.int64), zeros, zeros))
         tally.counts += rng.multinomial(ask.count, probabilities)
@@ -89,8 +103,8 @@ def test_certificates_are_false_with_probability_at_most_alpha(choices: dict[str
     for _ in range(runs):
         chosen, counts = simulated(settings, np.array([p, 1 - p]), rng)
         radius, abstain = radii_of(counts[None], np.array([chosen]), settings)
-        false += bool(not abstain[0] and radius[0] > max(truth[chosen], -1.0) and truth[chosen] < radius[0])
-    assert false <= alpha * runs + 4.8 * np.sqrt(alpha * (1 - alpha) * runs)
+        false += bool(not abstain[0] and radius[0] > truth[chosen])
+    assert false <= alpha * runs + 4 * np.sqrt(alpha * (1 - alpha) * runs)
 
 
 def test_adaptive_sampling_needs_far_fewer_draws() -> None:
@@ -103,6 +117,7 @@ def test_adaptive_sampling_needs_far_fewer_draws() -> None:
 
 def test_counts_allow_every_other_certificate() -> None:
     record = {"index": 0, "label": 1, "counts": [900, 80, 20], "selection": [90, 8, 2], "clean_class": 1}
+    record |= {"sigma": SIGMA, "adaptive": False}
     one = certificate(record, Settings(SIGMA, n=1000))
     assert (one["class"], one["abstain"]) == (0, False)
     looser = certificate(record, Settings(SIGMA, n=1000, alpha=0.1))
@@ -110,30 +125,110 @@ def test_counts_allow_every_other_certificate() -> None:
     clean = certificate(record, Settings(SIGMA, n=1000, class_from="clean"))
     assert (clean["class"], clean["abstain"], clean["radius"]) == (1, True, 0.0)
     second = certificate(record, Settings(SIGMA, n=1000, top_k=2))
-    assert second["class"] == 1
+    assert (second["class"], second["target"]) == (0, 1)
     assert second["radius"] > 0
     assert "top-2" in second["basis"]
+    misled = certificate(record | {"selection": [8, 90, 2]}, Settings(SIGMA, n=1000))
+    assert (misled["class"], misled["abstain"]) == (1, True)
+    stopped = certificate(record | {"adaptive": True}, Settings(SIGMA, n=1000, adaptive=True))
+    assert stopped["radius"] < one["radius"]
+    expected = SIGMA * special.ndtri(float(anytime_lower(900, 1000, 0.001)))
+    assert 0 <= expected - stopped["radius"] < 1e-9
+    for bad, settings in (
+        (record | {"adaptive": True}, Settings(SIGMA, n=1000)),
+        (record, Settings(0.5, n=1000)),
+        (record | {"selection": None}, Settings(SIGMA, n=1000)),
+    ):
+        with pytest.raises(hs.InputError, match="expected"):
+            certificate(bad, settings)
+
+
+def test_what_is_asked_for_is_what_cohen_asks_for() -> None:
+    """Selection and estimation are separate streams, and the class is chosen before the estimation."""
+    rng = np.random.default_rng(0)
+    for class_from, expected in (
+        ("noise", [("clean", 1), ("selection", 30), ("estimation", 137)]),
+        ("clean", [("clean", 1), ("estimation", 137)]),
+    ):
+        asks: list[tuple[str, int]] = []
+        simulated(Settings(SIGMA, n=137, n0=30, class_from=class_from), np.array([0.6, 0.4]), rng, asks)  # type: ignore[arg-type]
+        assert asks == expected
+
+
+def test_a_radius_is_rounded_down() -> None:
+    counts = np.array([[k, 1000 - k] for k in range(560, 1000)])
+    radius, _ = radii_of(counts, np.zeros(len(counts), dtype=np.int64), Settings(SIGMA, n=1000))
+    exact = SIGMA * special.ndtri(clopper_pearson_lower(counts[:, 0], 1000, 0.001))
+    assert (radius <= exact).all()
+    assert (np.abs(radius - exact) < 1e-9).all()
+
+
+def test_the_class_must_not_come_from_the_estimation_draws() -> None:
+    """Two equal classes: any radius beyond 0 is false. Reusing the draws would certify the lucky class."""
+    alpha, runs, rng = 0.05, 1500, np.random.default_rng(1)
+    settings = Settings(SIGMA, n=15, n0=15, alpha=alpha)
+    probabilities = np.array([0.5, 0.5])
+    false = reused = 0
+    for _ in range(runs):
+        chosen, counts = simulated(settings, probabilities, rng)
+        radius, abstain = radii_of(np.array([counts, counts]), np.array([chosen, int(counts.argmax())]), settings)
+        false += bool(not abstain[0] and radius[0] > 0)
+        reused += bool(not abstain[1] and radius[1] > 0)
+    assert false <= alpha * runs + 4 * np.sqrt(alpha * (1 - alpha) * runs)
+    assert reused > 1.5 * false
 
 
 def test_bad_settings_are_refused() -> None:
+    model, images = Linear(torch.eye(3, 16)).eval(), torch.zeros(1, 1, 4, 4)
     for bad, message in (
         ({"n": 9}, "--n: expected enough draws to certify anything"),
         ({"n": 0}, "--n: expected enough"),
         ({"n": 10, "adaptive": True}, "--n"),
+        ({"n": 10, "bound": "two-sided"}, "--n"),
         ({"alpha": 0.0}, "--alpha"),
         ({"n0": 0}, "--n0"),
         ({"class_from": "x"}, "--class-from"),
         ({"top_k": 0}, "--top-k"),
+        ({"top_k": 3}, "--top-k: expected less than the 3 classes"),
+        ({"top_k": 2, "adaptive": True}, "--adaptive"),
         ({"radii": (-1.0,)}, "--radii"),
     ):
         with pytest.raises(hs.InputError, match=message):
-            Settings(SIGMA, **bad)
+            hs.certify(model, images, sigma=SIGMA, **bad)
     with pytest.raises(hs.InputError, match="--sigma"):
         Settings(0.0)
     with pytest.raises(hs.InputError, match=r"images in \[0, 1\]"):
         hs.certify(Linear(torch.eye(2, 16)).eval(), torch.full((1, 1, 4, 4), 2.0), sigma=SIGMA, n=100)
     with pytest.raises(hs.InputError, match="evaluation mode"):
         hs.certify(Linear(torch.eye(2, 16)).train(), torch.zeros(1, 1, 4, 4), sigma=SIGMA, n=100)
+
+
+def test_a_network_that_mixes_its_batch_is_refused() -> None:
+    mixing = torch.nn.Sequential(
+        torch.nn.BatchNorm2d(1, track_running_stats=False), torch.nn.Flatten(), torch.nn.Linear(16, 3)
+    )
+    with pytest.raises(hs.InputError, match="do not depend on its batch"):
+        hs.certify(mixing.eval(), torch.rand(4, 1, 4, 4), sigma=SIGMA, n=100)
+
+
+def test_certificates_of_different_kinds_do_not_mix() -> None:
+    model, images, _ = linear_problem(3)
+    a, b = (list(certify_each(model, ImageSet.of("i", images, None), Settings(SIGMA, n=n))) for n in (100, 200))
+    with pytest.raises(hs.InputError, match="two that differ"):
+        Certificates.of(a + b)
+    with pytest.raises(hs.InputError, match="one kind"):
+        Certificates.of([a[0], b[1] | {"basis": "other"}])
+    assert len(Certificates.of(a + a).radii) == 3
+
+
+@pytest.mark.parametrize(
+    ("choices", "classes"), [({}, 2), ({"top_k": 2}, 10), ({"bound": "two-sided"}, 10), ({"top_k": 5}, 1000)]
+)
+def test_the_cap_is_reached_when_all_draws_agree(choices: dict[str, Any], classes: int) -> None:
+    settings = Settings(1.0, n=1000, **choices)
+    counts = np.zeros((1, classes), dtype=np.int64)
+    counts[0, 3 % classes] = 1000
+    assert radii_of(counts, np.array([3 % classes]), settings)[0][0] == settings.largest_radius(classes)
 
 
 def test_accuracy_counts_abstentions_as_errors() -> None:
@@ -253,7 +348,7 @@ def test_recomputed_and_exported(
     words = ["certify", "--recompute", str(out), "--alpha", "0.05", "--out", str(tmp_path / "other"), "--json"]
     assert run(words) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert "0.95" in summary["basis"]
+    assert "alpha=0.05" in summary["basis"]
     before, after = Certificates.of(read_certificates(out)), Certificates.of(read_certificates(tmp_path / "other"))
     assert (after.radii >= before.radii).all()
     assert after.radii.sum() > before.radii.sum()

@@ -20,14 +20,13 @@ from heatsmooth.certification.bounds import (
     clopper_pearson_lower,
     clopper_pearson_upper,
     label_bounds,
-    least_certifying_count,
 )
 from heatsmooth.certification.radii import one_sided_radius, round_down, top_k_radius, two_sided_radius
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
-from heatsmooth.models import count_classes, for_inference
+from heatsmooth.models import check_independence, count_classes, for_inference
 from heatsmooth.progress import Progress, silent
 
 FUTILITY = 0.01
@@ -71,17 +70,19 @@ class Settings:
         require(self.top_k > 0, f"--top-k: expected at least 1, got {self.top_k}")
         require(self.tolerance > 0, f"--tolerance: expected a positive radius, got {self.tolerance}")
         require(all(r >= 0 for r in self.radii), f"--radii: expected 0 or more, got {self.radii}")
-        level = self.alpha if self.top_k == 1 and self.bound == "one-sided" else self.alpha / 2
-        least = least_certifying_count(max(self.n, 1), level)
-        ever = least <= self.n and (not self.adaptive or bool(anytime_exceeds(self.n, self.n, level, 0.5)))
-        remedy = "raise --n or --alpha"
-        require(ever, f"--n: expected enough draws to certify anything at α={self.alpha}, got {self.n}; {remedy}")
 
     @property
     def basis(self) -> str:
         """On what the radius rests."""
-        kind = "" if self.top_k == 1 else f", top-{self.top_k}"
-        return f"statistical, 1-alpha={1 - self.alpha:.10g}{', any stopping' if self.adaptive else ''}{kind}"
+        kind = self.bound if self.top_k == 1 else f"top-{self.top_k}"
+        return f"statistical, alpha={self.alpha:g}, {kind}{', any stopping' if self.adaptive else ''}"
+
+    def largest_radius(self, classes: int) -> float | None:
+        """The radius of an image all of whose ``n`` draws agree, for so many classes; None if even that abstains."""
+        counts = np.zeros((1, classes), dtype=np.int64)
+        counts[0, 0] = self.n
+        radius, abstain = radii_of(counts, np.array([0]), self)
+        return None if abstain[0] else float(radius[0])
 
 
 def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
@@ -144,18 +145,28 @@ def radii_of(
 
 
 def certificate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """A record with class, radius, abstention and guarantee by these settings, from the counts it holds."""
+    """A record with class, radius, abstention and guarantee by these settings, from the counts it holds.
+
+    ``target`` is the class that the radius speaks of: the chosen class, or for top-k the label where it is known.
+    Counts drawn at another σ, and counts whose number depends on themselves under a bound for fixed n, are refused.
+    """
     selection = record["selection"]
+    require(
+        record["sigma"] == settings.sigma, f"expected counts of noise σ={settings.sigma:g}, got {record['sigma']:g}"
+    )
+    fixed = settings.adaptive or not record["adaptive"]
+    require(
+        fixed, "expected a bound for any stopping on adaptive counts, got one for fixed n; leave the counts as they are"
+    )
     if settings.class_from == "noise":
         require(
             selection is not None, "--class-from noise: expected selection counts, got none; use --class-from clean"
         )
     chosen = int(np.argmax(selection)) if settings.class_from == "noise" else record["clean_class"]
-    if settings.top_k > 1 and record["label"] is not None:
-        chosen = record["label"]
-    radius, abstain = radii_of(np.array([record["counts"]]), np.array([chosen]), settings)
-    found = {"class": chosen, "radius": float(radius[0]), "abstain": bool(abstain[0])}
-    return record | found | {"subject": "average", "basis": settings.basis}
+    target = record["label"] if settings.top_k > 1 and record["label"] is not None else chosen
+    radius, abstain = radii_of(np.array([record["counts"]]), np.array([target]), settings)
+    found = {"class": chosen, "target": target, "radius": float(radius[0]), "abstain": bool(abstain[0])}
+    return record | found | {"subject": "average", "basis": settings.basis, "class_from": settings.class_from}
 
 
 def certify_each(
@@ -177,9 +188,13 @@ def certify_each(
         return
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     examples = images.images(torch.tensor(todo[:4])).to(device).repeat(13, 1, 1, 1)[:CHUNK]
+    examples[4:] += settings.sigma * torch.randn(examples[4:].shape, generator=torch.Generator().manual_seed(0)).to(
+        device
+    )
     classes = count_classes(model, examples)
     images.check_classes(classes)
-    require(settings.top_k < classes, f"--top-k: expected less than the {classes} classes, got {settings.top_k}")
+    _check_possible(settings, classes)
+    check_independence(model, examples)
     fast = for_inference(model, examples, compiled=compiled)
     sampler = Sampler(fast, sigma=settings.sigma, classes=classes, seed=seed, batch_size=batch_size, even=compiled)
     jobs = (Job(int(images.indices[i]), images.images(torch.tensor([i]))[0], certify_image(settings)) for i in todo)
@@ -188,19 +203,38 @@ def certify_each(
     )
     abstained, begin = 0, time.monotonic()
     for number, (job, tallies) in enumerate(sampler.run(jobs), start=1):
-        record = certificate(_counted(job, tallies, label_of.get(job.index), means), settings)
+        record = certificate(_counted(job, tallies, label_of.get(job.index), settings, means), settings)
         abstained += record["abstain"]
         speed = sampler.samples / (time.monotonic() - begin)
         progress("certifying", done + number, done + len(todo), f"{speed:.0f} samples/s, {abstained} abstained")
         yield record
 
 
-def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, means: bool) -> dict[str, Any]:
+def _check_possible(settings: Settings, classes: int) -> None:
+    """Refuse what could never certify anything, before any work is done."""
+    require(settings.top_k < classes, f"--top-k: expected less than the {classes} classes, got {settings.top_k}")
+    plain = settings.top_k == 1 and settings.bound == "one-sided"
+    require(
+        plain or not settings.adaptive,
+        "--adaptive: expected one-sided top-1 certificates, got others; leave it out",
+    )
+    ever = settings.n > 0 and settings.largest_radius(classes) is not None
+    require(
+        ever,
+        f"--n: expected enough draws to certify anything at α={settings.alpha:g}, got {settings.n}; raise --n or α",
+    )
+
+
+def _counted(
+    job: Job[Any], tallies: dict[str, Tally], label: int | None, settings: Settings, means: bool
+) -> dict[str, Any]:
     """What was drawn for an image, as JSON: the part of a record that the model is needed for."""
     clean, estimation, selection = tallies[CLEAN], tallies["estimation"], tallies.get("selection")
     record = {
         "index": job.index,
         "label": label,
+        "sigma": settings.sigma,
+        "adaptive": settings.adaptive,
         "n0": 0 if selection is None else selection.n,
         "n": estimation.n,
         "counts": estimation.counts.tolist(),
@@ -226,6 +260,8 @@ class Certificates:
     indices: NDArray[np.int64]
     labels: NDArray[np.int64] | None
     classes: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    """The classes that the radii speak of: ``classes``, or for top-k the labels."""
     radii: NDArray[np.float64]
     abstained: NDArray[np.bool_]
     counts: NDArray[np.int64]
@@ -236,17 +272,22 @@ class Certificates:
 
     @staticmethod
     def of(records: Iterable[dict[str, Any]]) -> "Certificates":
-        """Of records, each image once."""
-        unique = {record["index"]: record for record in records}
+        """Of records of one kind, each image once."""
+        unique: dict[int, dict[str, Any]] = {}
+        for record in records:
+            index, known = record["index"], unique.setdefault(record["index"], record)
+            same = known["counts"] == record["counts"]
+            require(same, f"expected one certificate for image {index}, got two that differ; read the runs apart")
         rows = [unique[index] for index in sorted(unique)]
         require(bool(rows), "expected certificates, got none; certify some images first")
-        bases = {row["basis"] for row in rows}
-        require(len(bases) == 1, f"expected certificates of one kind, got {sorted(bases)}; read them apart")
+        kinds = {(row["sigma"], row["class_from"], row["basis"]) for row in rows}
+        require(len(kinds) == 1, f"expected certificates of one kind, got {sorted(kinds)}; read them apart")
         labelled = all(row["label"] is not None for row in rows)
         return Certificates(
             indices=np.array([row["index"] for row in rows]),
             labels=np.array([row["label"] for row in rows]) if labelled else None,
             classes=np.array([row["class"] for row in rows]),
+            targets=np.array([row["target"] for row in rows]),
             radii=np.array([row["radius"] for row in rows]),
             abstained=np.array([row["abstain"] for row in rows]),
             counts=np.array([row["counts"] for row in rows]),
@@ -257,10 +298,10 @@ class Certificates:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Where the certified class is the label; abstained images count as errors elsewhere."""
+        """Where the radius speaks of the label; abstained images count as errors elsewhere."""
         if self.labels is None:
             raise InputError("expected labels to measure accuracy, got none; certify labelled images")
-        return np.asarray(self.classes == self.labels)
+        return np.asarray(self.targets == self.labels)
 
     def certified_accuracy(self, at: Any) -> NDArray[np.float64]:
         """The share of all images certified right at each radius of ``at``."""

@@ -12,6 +12,11 @@ from heatsmooth.runs import read_records
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 NEEDED = {
+    "samples",
+    "seconds",
+    "target",
+    "sigma",
+    "adaptive",
     "index",
     "label",
     "class",
@@ -45,6 +50,8 @@ def write_log(records: Iterable[dict[str, Any]], path: Path) -> None:
     """Write certificates as Cohen's tab-separated log: abstention is class −1 with radius 0; radii rounded down."""
     lines = ["\t".join(COLUMNS)]
     for record in records:
+        top_1 = record["class"] == record["target"] and "top-" not in record["basis"]
+        require(top_1, "--tsv: expected top-1 certificates, got top-k, which that log cannot tell; leave it out")
         abstain = record["abstain"]
         predicted = -1 if abstain else record["class"]
         right = int(not abstain and record["class"] == record["label"])

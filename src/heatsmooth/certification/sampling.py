@@ -22,8 +22,6 @@ from heatsmooth.noise import mixed_seed
 
 CHUNK = 50
 """Noisy copies that share a seed. Part of what a count is: another number would give other noise."""
-SPREAD = 0x9E3779B1
-"""Odd, so that chunk · SPREAD (mod 2³²) never repeats: torch's CPU generator knows seeds of 32 bits only."""
 
 CLEAN = "clean"
 """The stream without noise: one draw is the image itself."""
@@ -194,13 +192,22 @@ class Sampler:
         if part.stream == CLEAN:
             return
         chunk, offset = divmod(part.start, CHUNK)
-        seed = (mixed_seed(self.seed, part.stream, part.job.index) + chunk * SPREAD) % 2**32
-        generator = torch.Generator(self.device).manual_seed(seed)
+        generator = torch.Generator(self.device).manual_seed(_chunk_seed(self.seed, part.stream, part.job.index, chunk))
         if part.count == CHUNK:
             piece.normal_(0, self.sigma, generator=generator)
         else:
             whole = torch.empty(CHUNK, *piece.shape[1:], device=self.device).normal_(0, self.sigma, generator=generator)
             piece.copy_(whole[offset : offset + part.count])
+
+
+def _chunk_seed(seed: int, stream: str, image: int, chunk: int) -> int:
+    """A seed of 32 bits, all that torch's CPU generator knows; never the same for two chunks of a stream of an image.
+
+    An odd number times the chunk never repeats (mod 2³²). It differs from image to image, so that two images whose
+    seeds happen to meet share one chunk, not a run of them.
+    """
+    first, step = mixed_seed(seed, stream, image, "first"), mixed_seed(seed, stream, image, "step") | 1
+    return (first + chunk * step) % 2**32
 
 
 def _rows(parts: list[Part]) -> int:

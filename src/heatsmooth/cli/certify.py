@@ -95,10 +95,10 @@ def certify(
     }
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if recompute is not None:
-        fixed = {"n", "n0", "radii", "tolerance"} & chosen.keys()
-        require(
-            not fixed, f"--recompute: expected settings that counts allow, got --{min(fixed, default='')}; leave it out"
-        )
+        given = {"--data": data, "--from": source, "--sigma": sigma, "--adaptive": adaptive, "--images": images}
+        given |= {f"--{name}": chosen.get(name) for name in ("n", "n0", "radii", "tolerance")}
+        unfit = [name for name, value in given.items() if value]
+        require(not unfit, f"--recompute: expected settings that counts allow, got {unfit[:1]}; leave it out")
         show_certificates(recompute_run(source=recompute, changes=chosen, out=out, log=tsv), as_json)
         return
     if data is None or source is None or sigma is None or out is None:

@@ -2,7 +2,7 @@
 
 from heatsmooth.models.checkpoint import load, load_state, model_hash, save, serialise
 from heatsmooth.models.classifier import Classifier, NetworkSpec, build, copy_of, count_classes, evaluating
-from heatsmooth.models.inference import for_inference
+from heatsmooth.models.inference import check_independence, for_inference
 from heatsmooth.models.resnet import ARCHITECTURES, ResNet
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "NetworkSpec",
     "ResNet",
     "build",
+    "check_independence",
     "copy_of",
     "count_classes",
     "evaluating",

@@ -1,4 +1,4 @@
-"""The same network, faster: for evaluation only, and proven alike before it is used."""
+"""The same network, faster: for evaluation only, and checked to be alike before it is used."""
 
 import copy
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node, symbolic_trace
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from heatsmooth.errors import InputError
+from heatsmooth.errors import InputError, require
 from heatsmooth.models.classifier import Classifier
 
 TOLERANCE = 1e-4
@@ -35,6 +35,20 @@ def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False)
             )
         faster = fastest
     return faster
+
+
+def check_independence(model: nn.Module, examples: Tensor) -> None:
+    """Refuse a network whose answer for an image depends on the other images of its batch."""
+    with torch.inference_mode():
+        among_these = model(examples)
+        among_others = model(torch.cat([examples[:1], examples[1:].flip(-1).flip(0) ** 2]))
+    scale = float(among_these.abs().max().clamp_min(1))
+    apart = float((among_these[0] - among_others[0]).abs().max())
+    require(
+        apart <= TOLERANCE * scale,
+        f"expected logits of an image that do not depend on its batch, got a difference of {apart:.3g}; "
+        "give batch norm running statistics",
+    )
 
 
 def _folded(model: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from heatsmooth.certification.bounds import predict as predict_from_counts
 from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_each
 from heatsmooth.certification.logs import read_certificates, write_log
-from heatsmooth.certification.radii import l_bound, largest_radius, round_down
+from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.data import load
 from heatsmooth.data.folder import read_image
@@ -121,13 +121,14 @@ def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, lo
         run.close()
     if log is not None:
         write_log(found, log)
-    return {"command": "certify", "recomputed": str(source), **summary(found, settings)}
+    asked = info["settings"]["data"]["images"]
+    return {"command": "certify", "recomputed": str(source), "asked": asked, **summary(found, settings)}
 
 
 def summary(records: list[dict[str, Any]], settings: Settings) -> dict[str, Any]:
     """What the certificates say together; radii rounded down."""
     found = Certificates.of(records)
-    cap = float(largest_radius(settings.n, settings.alpha, sigma=settings.sigma))
+    cap = settings.largest_radius(found.counts.shape[1]) or 0.0
     facts: dict[str, Any] = {
         "images": len(found.radii),
         "sigma": settings.sigma,
