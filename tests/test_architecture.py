@@ -19,8 +19,11 @@ ALLOWED = {
     "evaluate": {"data", "models"},
     "training": {"data", "models", "attacks", "runs"},
     "certification": {"data", "models", "runs"},
-    "workflows": {"data", "models", "training", "certification", "attacks", "evaluate", "runs"},
-    "cli": {"workflows", "training", "certification", "runs"},
+    "auditing": {"attacks", "certification", "data", "models"},
+    "calibrate": {"certification", "runs"},
+    "report": {"certification", "runs"},
+    "workflows": {"auditing", "data", "models", "training", "certification", "attacks", "evaluate", "runs"},
+    "cli": {"auditing", "workflows", "training", "certification", "runs"},
     "__main__": {"cli"},
     "__init__": {"attacks", "training", "certification"},
 }

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from heatsmooth.cli.attack import attack
+from heatsmooth.cli.audit import audit
 from heatsmooth.cli.certify import certify, predict
 from heatsmooth.cli.demo import demo
 from heatsmooth.cli.training import smooth, train
@@ -28,6 +30,8 @@ app.command()(train)
 app.command()(smooth)
 app.command()(certify)
 app.command()(predict)
+app.command()(attack)
+app.command()(audit)
 
 
 @app.callback(invoke_without_command=True)

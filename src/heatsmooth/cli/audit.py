@@ -1,0 +1,107 @@
+"""``heatsmooth audit``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heatsmooth.cli import options as o
+from heatsmooth.cli.certify import SAMPLES
+from heatsmooth.cli.training import show, table
+
+
+def audit(
+    *,
+    data: o.Data,
+    source: o.Source,
+    sigma: o.Sigma,
+    out: o.Out,
+    teacher: Annotated[Path | None, typer.Option(help="The network it was smoothed from.")] = None,
+    n: Annotated[int, typer.Option(help="Noisy draws an image.")] = 1000,
+    alpha: Annotated[float, typer.Option(help="Probability that a certificate is false.")] = 0.001,
+    steps: Annotated[int, typer.Option(help="Steps of the attacks.")] = 50,
+    noise_samples: Annotated[int, typer.Option(help="Noise draws of the average under attack.")] = 32,
+    images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
+    stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
+    data_root: o.DataRoot = None,
+    image_size: o.ImageSize = 224,
+    model: o.Model = None,
+    classes: o.Classes = None,
+    mean: o.Mean = None,
+    std: o.Std = None,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    quiet: o.Quiet = False,
+    as_json: o.Json = False,
+) -> None:
+    """Find out whether the certificates of a network hold, and whether they carry over to it in one pass.
+
+    Example: heatsmooth audit --data fashion-mini --from runs/smoothed --sigma 0.25 --images 200 --out runs/audited
+    """
+    from heatsmooth.auditing import Audit
+    from heatsmooth.progress import bar
+    from heatsmooth.workflows.audit import audit_run
+
+    with bar(shown=not quiet) as progress:
+        found = audit_run(
+            data=data,
+            source=source,
+            how=Audit(sigma, n=n, alpha=alpha, steps=steps, noise_samples=noise_samples),
+            out=out,
+            teacher=teacher,
+            images=images,
+            stride=stride,
+            data_root=data_root,
+            image_size=image_size,
+            model=model,
+            classes=classes,
+            mean=o.numbers(mean, "--mean"),
+            std=o.numbers(std, "--std"),
+            seed=seed,
+            device=device,
+            progress=progress,
+        )
+    if as_json:
+        show(found, as_json)
+        return
+    table(_rows(found), f"{found['images']} images, σ={found['sigma']:g}, n={found['n']}")
+    typer.echo(f"{found['verdict']['kind'].upper()}. {found['verdict']['text']}")
+
+
+def _rows(found: dict[str, Any]) -> list[dict[str, str]]:
+    agreement, average, network = found["agreement"], found["average_attacks"], found["network_attacks"]
+    survives = network["surviving_fraction"]
+    rows = [
+        ("one pass agrees with the average", agreement["count"], agreement["images"]),
+        ("average broken inside its certified radius", average["violations"], average["attacked"]),
+        (
+            "network broken inside its L-bound",
+            network["inside_l_bound"]["broken"],
+            network["inside_l_bound"]["attacked"],
+        ),
+        (
+            "network broken inside the average's radius",
+            network["inside_average_radius"]["broken"],
+            network["inside_average_radius"]["attacked"],
+        ),
+    ]
+    shown = [
+        {"finding": name, "images": f"{count} of {of}", "value": f"{count / max(of, 1):.1%}"}
+        for name, count, of in rows
+    ]
+    for name, distance in found["approximation"].items():
+        if distance is not None:
+            whom = "its own average" if name == "self" else "the teacher's average"
+            low, high = distance["interval"]
+            shown.append(
+                {
+                    "finding": f"distance to {whom}",
+                    "images": "",
+                    "value": f"{distance['mean']:.3f} [{low:.3f}, {high:.3f}]",
+                }
+            )
+    survived = f"share of the radius that {survives['share']:.0%} survive (empirical)"
+    shown.append({"finding": survived, "images": str(survives["images"]), "value": f"{survives['fraction']:.3f}"})
+    slope = found["lipschitz"]
+    shown.append({"finding": "steepest slope / assumed by the L-bound", "images": "", "value": f"{slope['ratio']:.2f}"})
+    return shown

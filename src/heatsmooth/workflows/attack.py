@@ -1,0 +1,230 @@
+"""``attack``: adversarial distances, image by image, in a run directory that can be continued and shared."""
+
+import io
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heatsmooth.attacks import LOSSES, Adversarial, GaussianAverage, ddn, pgd
+from heatsmooth.data import ImageSet, load
+from heatsmooth.errors import require
+from heatsmooth.models import count_classes, for_inference, model_hash
+from heatsmooth.models import load as load_model
+from heatsmooth.progress import Progress, silent
+from heatsmooth.runs import Records, Run, read_records, write_atomically
+from heatsmooth.training.loop import accelerator
+
+SHOWN = 6
+"""How many of the most and of the least robust images go into the gallery."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Which attack, on what."""
+
+    attack: Literal["pgd", "ddn"] = "ddn"
+    steps: int = 20
+    eps: float = 4.0
+    """No perturbation is larger, L2 in [0, 1] pixels."""
+    top_k: int = 1
+    """Succeeds when the label is not among the k most probable."""
+    loss: str = "cross-entropy"
+    noise_samples: int = 0
+    """0: attack the network; otherwise its average over so many fixed noise draws."""
+    sigma: float = 0.0
+    batch_size: int = 100
+    """Images attacked together."""
+
+    def __post_init__(self) -> None:
+        require(self.attack in ("pgd", "ddn"), f"--attack: expected pgd or ddn, got {self.attack!r}")
+        require(self.loss in LOSSES, f"--loss: expected {', '.join(LOSSES)}, got {self.loss!r}")
+        require(self.steps > 0, f"--steps: expected at least 1, got {self.steps}")
+        require(self.eps > 0, f"--eps: expected a positive radius, got {self.eps}")
+        require(self.top_k > 0, f"--top-k: expected at least 1, got {self.top_k}")
+        require(self.batch_size > 0, f"--batch-size: expected at least 1, got {self.batch_size}")
+        require(self.noise_samples >= 0, f"--noise-samples: expected 0 or more, got {self.noise_samples}")
+        averaged = self.noise_samples > 0
+        require(
+            not averaged or self.sigma > 0,
+            f"--sigma: expected a positive number beside --noise-samples, got {self.sigma}",
+        )
+        require(
+            averaged or self.loss != "per-sample", "--loss per-sample: expected --noise-samples beside it, got none"
+        )
+
+    @property
+    def subject(self) -> str:
+        """What is attacked."""
+        return "average" if self.noise_samples else "network"
+
+    def of(self, model: nn.Module, images: Tensor, labels: Tensor) -> Adversarial:
+        """Attack these images of ``model``, which must be what ``target`` gave."""
+        if self.attack == "pgd":
+            return pgd(model, images, labels, eps=self.eps, steps=self.steps, top_k=self.top_k, loss=self.loss)
+        return ddn(model, images, labels, eps=self.eps, steps=self.steps, top_k=self.top_k, loss=self.loss)
+
+    def target(self, model: nn.Module, seed: int) -> nn.Module:
+        """The network itself, or its average."""
+        if not self.noise_samples:
+            return model
+        return GaussianAverage(model, sigma=self.sigma, samples=self.noise_samples, seed=seed)
+
+
+def attack_run(
+    *,
+    data: str,
+    source: Path,
+    attack: Attack,
+    out: Path,
+    images: int | None = None,
+    stride: int = 1,
+    shard: tuple[int, int] = (1, 1),
+    data_root: Path | None = None,
+    image_size: int = 224,
+    model: str | None = None,
+    classes: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any] | None:
+    """Attack labelled images, or this shard's part of them, into ``out``; a summary, or None in a process that follows.
+
+    Images are attacked in batches that depend on nothing but ``batch_size``, and shards take whole batches, so the
+    records are the same for any number of shards, processes and interruptions.
+    """
+    chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
+    labels = chosen.known_labels()
+    network = load_model(
+        source, model=model, classes=classes or int(labels.max()) + 1, channels=chosen.shape[0], mean=mean, std=std
+    )
+    processes = accelerator(device)
+    network.to(processes.device)
+    first = chosen.images(torch.arange(min(4, len(chosen)))).to(processes.device)
+    count = count_classes(network, first)
+    chosen.check_classes(count)
+    require(attack.top_k < count, f"--top-k: expected less than the {count} classes, got {attack.top_k}")
+    if processes.num_processes > 1:
+        require(
+            shard == (1, 1), "--shard: expected none under several processes, got one; each process takes its share"
+        )
+        shard = (processes.process_index + 1, processes.num_processes)
+    part = "" if shard[1] == 1 else f"-{shard[0]}-of-{shard[1]}"
+    identity = {"data": chosen.describe(), "model": model_hash(network), **asdict(attack), "seed": seed}
+    target = attack.target(for_inference(network, first), seed).eval()
+    run = Run(out, "attack", identity, part=part)
+    try:
+        done = {record["index"] for record in read_attacks(out)}
+        mine = list(torch.arange(len(chosen)).split(attack.batch_size))[shard[0] - 1 :: shard[1]]
+        finished = 0
+        with Records(out / f"attacks{part}.jsonl") as records:
+            for positions in mine:
+                todo = [i for i in positions.tolist() if int(chosen.indices[i]) not in done]
+                if todo:
+                    for record in _attacked(target, chosen, positions, attack):
+                        if record["index"] not in done:
+                            records.append(record)
+                finished += len(positions)
+                progress("attacking", finished, sum(map(len, mine)))
+        run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
+    finally:
+        run.close()
+    processes.wait_for_everyone()
+    if not processes.is_main_process:
+        return None
+    found = read_attacks(out)
+    if len(found) == len(chosen):
+        _save_gallery(out / "gallery.npz", target, chosen, found, attack)
+    return {"command": "attack", "out": str(out), "asked": len(chosen), "subject": attack.subject, **statistics(found)}
+
+
+def _attacked(target: nn.Module, chosen: ImageSet, positions: Tensor, attack: Attack) -> Iterable[dict[str, Any]]:
+    device = next(target.parameters()).device
+    labels = chosen.known_labels()[positions]
+    found = attack.of(target, chosen.images(positions).to(device), labels.to(device))
+    rows = zip(
+        chosen.indices[positions].tolist(),
+        labels.tolist(),
+        found.success.tolist(),
+        found.distance.tolist(),
+        strict=True,
+    )
+    for index, label, success, distance in rows:
+        yield {
+            "index": index,
+            "label": label,
+            "success": success,
+            "distance": distance if success else None,
+            "norm_steps": attack.steps,
+            "subject": attack.subject,
+        }
+
+
+def read_attacks(directory: Path) -> list[dict[str, Any]]:
+    """All records of a run directory, of every shard and process, each image once, ordered by index."""
+    found = {
+        record["index"]: record for file in sorted(directory.glob("attacks*.jsonl")) for record in read_records(file)
+    }
+    return [found[index] for index in sorted(found)]
+
+
+def statistics(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Distances of the images that were right from the start. A failed attack is censored: beyond every distance."""
+    wrong = [record for record in records if record["distance"] == 0]
+    right = [record for record in records if record["distance"] != 0]
+    distances = np.array([math.inf if record["distance"] is None else record["distance"] for record in right])
+    reached = distances[np.isfinite(distances)]
+    median = float(np.median(distances)) if len(distances) else math.inf
+    return {
+        "images": len(records),
+        "wrong_from_the_start": len(wrong),
+        "attacked": len(right),
+        "succeeded": len(reached),
+        "censored": len(right) - len(reached),
+        "median_distance_of_attacked": median if math.isfinite(median) else None,
+        "mean_distance_of_succeeded": float(reached.mean()) if len(reached) else None,
+    }
+
+
+def _save_gallery(
+    path: Path, target: nn.Module, chosen: ImageSet, records: list[dict[str, Any]], attack: Attack
+) -> None:
+    """The images with the smallest and the largest distances: clean, noisy and adversarial, for people to look at."""
+    reached = sorted((r for r in records if r["distance"]), key=lambda r: (r["distance"], r["index"]))
+    picked = reached[:SHOWN] + reached[max(SHOWN, len(reached) - SHOWN) :]
+    if not picked:
+        return
+    place = {int(index): position for position, index in enumerate(chosen.indices.tolist())}
+    positions = torch.tensor([place[record["index"]] for record in picked])
+    device = next(target.parameters()).device
+    clean, labels = chosen.images(positions).to(device), chosen.known_labels()[positions].to(device)
+    found = attack.of(target, clean, labels)
+    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(device)
+    with torch.no_grad():
+        before, after = (target(x).softmax(1).cpu() for x in (clean, found.images))
+
+    def pixels(x: Tensor) -> np.ndarray:
+        levels: np.ndarray = (x.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        return levels
+
+    content = io.BytesIO()
+    np.savez_compressed(
+        content,
+        clean=pixels(clean),
+        noisy=pixels(clean + (attack.sigma or 0.25) * noise),
+        adversarial=pixels(found.images),
+        index=np.array([record["index"] for record in picked]),
+        label=labels.cpu().numpy(),
+        clean_class=before.argmax(1).numpy(),
+        adversarial_class=after.argmax(1).numpy(),
+        probability=before.max(1).values.numpy(),
+        distance=found.distance.cpu().numpy(),
+    )
+    write_atomically(path, content.getvalue())

@@ -1,0 +1,100 @@
+"""``heatsmooth attack`` with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heatsmooth.cli import run
+from heatsmooth.workflows.attack import read_attacks, statistics
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("network")
+    words = f"train --data fashion-mini --limit-train 1500 --epochs 1 --batch-size 50 --lr 0.05 --quiet --out {path}"
+    assert run([*words.split(), "--device", "cpu"]) == 0
+    return path
+
+
+def command(network: Path, out: Path, *more: str) -> list[str]:
+    words = (
+        f"attack --data fashion-mini --from {network} --stride 20 --steps 8 --batch-size 20 --device cpu --quiet --json"
+    )
+    return [*words.split(), "--out", str(out), *more]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    out = tmp_path_factory.mktemp("attacked") / "run"
+    assert run(command(network, out)) == 0
+    with np.load(out / "gallery.npz", allow_pickle=False) as gallery:
+        assert gallery["clean"].shape == gallery["adversarial"].shape == gallery["noisy"].shape
+        assert gallery["clean"].dtype == np.uint8
+        assert (gallery["clean_class"] == gallery["label"]).all()
+        assert (gallery["adversarial_class"] != gallery["label"]).all()
+        assert gallery["distance"].tolist() == sorted(gallery["distance"].tolist())
+    return read_attacks(out)
+
+
+def test_records_and_statistics(undisturbed: list[dict[str, Any]]) -> None:
+    assert len(undisturbed) == 100
+    assert undisturbed[0].keys() == {"index", "label", "success", "distance", "norm_steps", "subject"}
+    found = statistics(undisturbed)
+    assert found["images"] == 100 == found["wrong_from_the_start"] + found["attacked"]
+    assert found["attacked"] == found["succeeded"] + found["censored"]
+    assert found["median_distance_of_attacked"] > 0
+    censored = statistics([{"distance": None}, {"distance": None}, {"distance": 0.5}, {"distance": 0.0}])
+    assert (censored["attacked"], censored["censored"], censored["median_distance_of_attacked"]) == (3, 2, None)
+    assert censored["mean_distance_of_succeeded"] == 0.5
+
+
+def test_shards_merge_exactly(network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path) -> None:
+    for i in (3, 1, 4, 2):
+        assert run(command(network, tmp_path, "--shard", f"{i}/4")) == 0
+    assert read_attacks(tmp_path) == undisturbed
+
+
+def test_killed_and_repeated_the_records_are_the_same(
+    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    file = tmp_path / "attacks.jsonl"
+    for wanted in (1, 45):
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", "heatsmooth", *command(network, tmp_path)]
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+        while process.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < wanted):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert run(command(network, tmp_path)) == 0
+    assert read_attacks(tmp_path) == undisturbed
+
+
+def test_the_average_is_attacked_too(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--noise-samples", "8", "--sigma", "0.25", "--images", "10", "--loss", "per-sample"]
+    assert run(command(network, tmp_path, *more)) == 0
+    assert json.loads(capsys.readouterr().out)["subject"] == "average"
+    assert {record["subject"] for record in read_attacks(tmp_path)} == {"average"}
+
+
+def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for change, message in (
+        (["--attack", "fgsm"], "--attack: expected pgd or ddn"),
+        (["--eps", "0"], "--eps"),
+        (["--steps", "0"], "--steps"),
+        (["--noise-samples", "5"], "--sigma: expected a positive number beside --noise-samples"),
+        (["--loss", "per-sample"], "--noise-samples beside it"),
+        (["--top-k", "10"], "--top-k"),
+    ):
+        assert run(command(network, tmp_path / "out", *change)) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.count("\n") == 1

@@ -1,0 +1,86 @@
+"""The audit finds planted lies, and nothing against what is true."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heatsmooth.auditing import audit
+from heatsmooth.cli import run
+from heatsmooth.data import ImageSet
+from heatsmooth.models import save
+from tests.conftest import tiny_classifier
+
+SIGMA = 0.25
+
+
+class HalfSpace(nn.Module):
+    """P(class 1) = Φ(sharpness·t), t = (w·x − b)/σ: with sharpness 1 exactly the Gaussian average of 1[w·x > b]."""
+
+    def __init__(self, sharpness: float = 1.0) -> None:
+        super().__init__()
+        direction = torch.zeros(16)
+        direction[:2] = torch.tensor([0.6, 0.8])
+        self.direction = nn.Parameter(direction)
+        self.sharpness = sharpness
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = self.sharpness * (x.flatten(1).double() @ self.direction.double() - 0.7) / SIGMA
+        return torch.stack([torch.special.log_ndtr(-t), torch.special.log_ndtr(t)], dim=1).float()
+
+
+def half_space_images(count: int = 120) -> ImageSet:
+    """Images from 0.3σ to 2.6σ from the boundary on both sides."""
+    away = torch.linspace(0.3, 2.6, count // 2) * SIGMA
+    shift = torch.cat([away, -away])[:, None] * torch.tensor([0.6, 0.8])
+    images = torch.full((count, 16), 0.5)
+    images[:, :2] += shift
+    return ImageSet.of("half-space", images.clamp(0, 1).view(-1, 1, 4, 4), None)
+
+
+def test_an_exact_average_passes() -> None:
+    step = HalfSpace(sharpness=1e4).eval()
+    found = audit(HalfSpace().eval(), half_space_images(), sigma=SIGMA, teacher=step, steps=60)
+    assert found["verdict"]["kind"] == "holds", found
+    assert found["agreement"]["share"] >= 0.97
+    assert found["average_attacks"]["violations"] == 0
+    assert found["average_attacks"]["attacked"] > 80
+    assert found["network_attacks"]["inside_l_bound"]["broken"] == 0
+    assert found["network_attacks"]["surviving_fraction"]["fraction"] >= 1
+    assert 0.9 < found["lipschitz"]["ratio"] <= 1.001
+    assert found["approximation"]["teacher"]["mean"] < 0.03
+    assert found["approximation"]["self"]["mean"] > found["approximation"]["teacher"]["mean"]
+
+
+def test_a_sharpened_network_is_found_out() -> None:
+    found = audit(HalfSpace(sharpness=20.0).eval(), half_space_images(), sigma=SIGMA, steps=60)
+    assert found["verdict"]["kind"] == "broken"
+    assert "L-bound is false" in found["verdict"]["text"]
+    assert found["network_attacks"]["inside_l_bound"]["broken"] > 20
+    assert found["lipschitz"]["ratio"] > 5
+    assert found["average_attacks"]["violations"] == 0
+
+
+def test_an_over_claimed_sigma_is_found_out() -> None:
+    found = audit(HalfSpace().eval(), half_space_images(), sigma=3 * SIGMA, steps=60)
+    assert found["verdict"]["kind"] == "broken"
+    assert found["network_attacks"]["inside_l_bound"]["broken"] > 20
+    assert found["lipschitz"]["ratio"] > 2
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny_classifier()
+    save(model, tmp_path / "m.safetensors")
+    words = f"audit --data fashion-mini --from {tmp_path}/m.safetensors --teacher {tmp_path}/m.safetensors --sigma 0.25"
+    words += f" --images 3 --n 100 --steps 3 --noise-samples 4 --device cpu --quiet --out {tmp_path}/out"
+    assert run(words.split()) == 0
+    shown = capsys.readouterr().out
+    assert "network broken inside its L-bound" in shown
+    assert run([*words.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 3
+    assert json.loads((tmp_path / "out/audit.json").read_text())["verdict"] == found["verdict"]
+    assert run([*words.split(), "--steps", "0"]) == 2
+    assert "expected" in capsys.readouterr().err
