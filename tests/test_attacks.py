@@ -37,6 +37,17 @@ def test_ddn_reaches_the_exact_distance() -> None:
     assert float(ratio.max()) < 1.02
 
 
+def test_ddn_on_the_margin_reaches_the_exact_distance_among_many_classes() -> None:
+    model, images, labels, true = problem(classes=5)
+    found = ddn(model, images, labels, steps=100, loss="margin")
+    inside = (found.images > 0).all(dim=(1, 2, 3)) & (found.images < 1).all(dim=(1, 2, 3))
+    assert int(inside.sum()) > 30
+    ratio = found.distance[inside] / true[inside]
+    print(f"DDN on the margin, 100 steps: distance / true from {float(ratio.min()):.4f} to {float(ratio.max()):.4f}")
+    assert float(ratio.min()) > 1 - 1e-4
+    assert float(ratio.max()) < 1.02
+
+
 def test_pgd_reaches_the_distance_within_a_step() -> None:
     model, images, labels, true = problem()
     step = 0.02
@@ -114,6 +125,62 @@ def test_the_gaussian_average_is_the_monte_carlo_mean_and_stays_fixed() -> None:
     assert torch.equal(average(images), average(images))
     assert torch.equal(average(images)[2:3], average(images[2:3]))
     assert bool(ddn(average, images, labels, steps=60).success.any())
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "per-sample", "margin"])
+def test_the_average_of_a_linear_model_is_attacked_at_its_closed_form(loss: str) -> None:
+    """Averaging a linear model of two classes over noise leaves its boundary, and so its distances, where they are."""
+    model, images, labels, true = problem(20)
+    average = GaussianAverage(model, sigma=0.25, samples=100)
+    found = ddn(average, images, labels, steps=100, loss=loss)
+    inside = (found.images > 0).all(dim=(1, 2, 3)) & (found.images < 1).all(dim=(1, 2, 3))
+    ratio = found.distance[inside] / true[inside]
+    assert int(inside.sum()) > 10
+    assert float(ratio.min()) > 1 - 1e-3
+    assert float(ratio.max()) < 1.02
+
+
+def test_the_paper_gradient_is_the_sum_over_the_draws() -> None:
+    from heatsmooth.attacks import LOSSES
+
+    model, images, labels, _ = problem(3)
+    average = GaussianAverage(model, sigma=0.5, samples=10)
+    x = images.clone().requires_grad_(True)
+    (found,) = torch.autograd.grad(LOSSES["per-sample"](average, x, labels, 1)[1], x)
+    assert average.noise is not None
+    each = [torch.nn.functional.cross_entropy(model(x + noise), labels, reduction="sum") for noise in average.noise]
+    (expected,) = torch.autograd.grad(torch.stack(each).sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_average_keeps_its_memory_bounded() -> None:
+    """No more than AT_ONCE noisy images are evaluated together, and chunks give the same gradient as all at once."""
+    from heatsmooth import attacks
+
+    rows: list[int] = []
+
+    class Watching(Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows.append(len(x))
+            return super().forward(x)
+
+    model, images, labels, _ = problem(30)
+    watching = Watching(model.weight.detach(), model.bias.detach())
+    average = GaussianAverage(watching, sigma=0.5, samples=100)
+    x = images.clone().requires_grad_(True)
+    (chunked,) = torch.autograd.grad(torch.nn.functional.cross_entropy(average(x), labels), x)
+    assert max(rows) <= attacks.AT_ONCE
+    assert sum(rows) == 2 * 30 * 100
+    assert average.noise is not None
+    whole = torch.stack([model(x + noise).softmax(1) for noise in average.noise]).mean(0).log()
+    (expected,) = torch.autograd.grad(torch.nn.functional.nll_loss(whole, labels), x)
+    torch.testing.assert_close(chunked, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_each_image_may_have_a_radius_of_its_own() -> None:
+    model, images, labels, true = problem(10)
+    found = pgd(model, images, labels, eps=true * torch.tensor([0.9, 1.2]).repeat(5), steps=40)
+    assert found.success.tolist() == [False, True] * 5
 
 
 def test_bad_settings_are_refused() -> None:

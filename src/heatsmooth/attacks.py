@@ -139,9 +139,9 @@ def _keep_better(
 class GaussianAverage(nn.Module):
     """log of the mean over ``samples`` noise draws of softmax model(x + η), η ~ N(0, σ²I); (batch, classes).
 
-    The noise is drawn once, at the first call, and shared by all images and all later calls, so that an
-    attack sees one fixed function; its softmax is the Monte Carlo mean of the probabilities. At most ``AT_ONCE``
-    noisy images are in memory, forward and backward (their activations are computed again when needed).
+    The noise is drawn once, at the first call, in pairs η and −η, and shared by all images and all later calls, so
+    that an attack sees one fixed function; its softmax is the Monte Carlo mean of the probabilities. At most
+    ``AT_ONCE`` noisy images are in memory, forward and backward (activations are computed again when needed).
     """
 
     def __init__(self, model: nn.Module, *, sigma: float, samples: int, seed: int = 0) -> None:
@@ -158,7 +158,8 @@ class GaussianAverage(nn.Module):
         """log softmax model(x + η_i) for every draw, (samples, batch, classes)."""
         if self.noise is None or self.noise.shape[2:] != x.shape[1:] or self.noise.device != x.device:
             generator = torch.Generator().manual_seed(self.seed)
-            self.noise = self.sigma * torch.randn(self.samples, 1, *x.shape[1:], generator=generator).to(x.device)
+            half = self.sigma * torch.randn((self.samples + 1) // 2, 1, *x.shape[1:], generator=generator)
+            self.noise = torch.cat([half, -half])[: self.samples].to(x.device)
         return log_probabilities(self.model, x, self.noise)
 
 
