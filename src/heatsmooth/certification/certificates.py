@@ -181,8 +181,12 @@ def certify_each(
     means: bool = False,
     progress: Progress = silent,
     done: int = 0,
+    abstained: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """One record an image, as soon as it is done; with ``means`` also the sums for bounds on mean probabilities."""
+    """One record an image, as soon as it is done; with ``means`` also the sums for bounds on mean probabilities.
+
+    ``positions``: the images still to do; ``done`` and ``abstained``: how many are, for the progress.
+    """
     todo = list(range(len(images)) if positions is None else positions)
     if not todo:
         return
@@ -201,7 +205,7 @@ def certify_each(
     label_of = (
         {} if images.labels is None else dict(zip(images.indices.tolist(), images.known_labels().tolist(), strict=True))
     )
-    abstained, begin = 0, time.monotonic()
+    begin = time.monotonic()
     for number, (job, tallies) in enumerate(sampler.run(jobs), start=1):
         record = certificate(_counted(job, tallies, label_of.get(job.index), settings, means), settings)
         abstained += record["abstain"]

@@ -49,8 +49,8 @@ def certify_run(
 ) -> dict[str, Any] | None:
     """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
     chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
-    known = classes or (10 if chosen.labels is None else int(chosen.known_labels().max()) + 1)
-    network = load_model(source, model=model, classes=known, channels=chosen.shape[0], mean=mean, std=std)
+    count = classes or (10 if chosen.labels is None else int(chosen.known_labels().max()) + 1)
+    network = load_model(source, model=model, classes=count, channels=chosen.shape[0], mean=mean, std=std)
     processes = accelerator(device)
     network.to(processes.device)
     if processes.num_processes > 1:
@@ -70,9 +70,9 @@ def certify_run(
     }
     run = Run(out, "certify", identity, part=part)
     try:
-        done = {record["index"] for record in read_certificates(out)}
+        known = {record["index"]: record for record in read_certificates(out)}
         mine = range(shard[0] - 1, len(chosen), shard[1])
-        todo = [position for position in mine if int(chosen.indices[position]) not in done]
+        todo = [position for position in mine if int(chosen.indices[position]) not in known]
         found = certify_each(
             network,
             chosen,
@@ -84,6 +84,7 @@ def certify_run(
             means=means,
             progress=progress,
             done=len(mine) - len(todo),
+            abstained=sum(known[index]["abstain"] for index in known),
         )
         with Records(out / f"certificates{part}.jsonl") as records:
             for record in found:
