@@ -23,7 +23,7 @@ ALLOWED = {
     "calibrate": {"certification", "runs"},
     "report": {"certification", "runs"},
     "workflows": {"auditing", "data", "models", "training", "certification", "attacks", "evaluate", "runs"},
-    "cli": {"auditing", "workflows", "training", "certification", "runs"},
+    "cli": {"auditing", "certification", "training", "workflows"},
     "__main__": {"cli"},
     "__init__": {"attacks", "training", "certification"},
 }
