@@ -69,8 +69,8 @@ def demo(
     rows = [_row(name, found) for name in ("baseline", "smoothed")]
     table(rows, f"{DATA}, σ={SIGMA}, {images} test images certified and attacked")
     typer.echo(
-        "Accuracies of the network in one pass. Certified: the Gaussian average of the network, false with probability at "
-        "most 0.001 an image; abstentions count as errors. Attacked: median L2 distance DDN needs on the network."
+        "Accuracies: the network in one pass. Certified: its Gaussian average, each image false with probability at "
+        "most 0.001; abstentions count as errors. Attacked: the median L2 distance that DDN needs on the network."
     )
     typer.echo(f"Audit of the smoothed network: {found['audit']['verdict']['text']}")
     typer.echo(f"Runs: {out}")
