@@ -202,8 +202,8 @@ def adaptive(fixed: Path, adapted: Path) -> None:
     assert (one.indices == two.indices).all()
     radii = read_json(sorted(adapted.glob("run*.json"))[0])["settings"]["certificate"]["radii"]
     print(f"(d) {len(one.indices)} images, radii {radii}")
-    means = one.samples.mean(), two.samples.mean()
-    print(f"    samples an image: fixed {means[0]:.0f}, adaptive {means[1]:.0f}: {means[0] / means[1]:.1f}× fewer")
+    means = one.counts.sum(1).mean(), two.counts.sum(1).mean()
+    print(f"    draws an image: fixed {means[0]:.0f}, adaptive {means[1]:.0f}: {means[0] / means[1]:.1f}× fewer")
     print("    (at least 10)")
     apart = 100 * np.abs(one.certified_accuracy(radii) - two.certified_accuracy(radii))
     for radius, a, b in zip(radii, one.certified_accuracy(radii), two.certified_accuracy(radii), strict=True):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor, nn
 
-from heatsmooth.certification import accuracy
+from heatsmooth.certification import accuracy, stopping
 from heatsmooth.certification.bounds import (
     clopper_pearson_lower,
     clopper_pearson_upper,
@@ -23,14 +23,12 @@ from heatsmooth.certification.bounds import (
 )
 from heatsmooth.certification.radii import one_sided_radius, round_down, top_k_radius, two_sided_radius
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
-from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper
+from heatsmooth.certification.sequences import anytime_lower, anytime_upper
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import check_independence, count_classes, for_inference
 from heatsmooth.progress import Progress, silent
 
-FUTILITY = 0.01
-"""Adaptive sampling gives up on a radius when it is out of reach at this level. It costs no soundness, only power."""
 DIGITS = 9
 """Decimals of a radius in the records, rounded down."""
 
@@ -99,7 +97,7 @@ def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
     chosen = chosen_class(tallies)
     first = min(CHUNK, settings.n) if settings.adaptive else settings.n
     tallies["estimation"] = yield Ask("estimation", first)
-    while settings.adaptive and not is_decided(tallies["estimation"], chosen, settings):
+    while settings.adaptive and not _is_decided(tallies["estimation"], chosen, settings):
         done = tallies["estimation"].n
         more = min(max(CHUNK, done // 10 // CHUNK * CHUNK), settings.n - done)
         tallies["estimation"] = yield Ask("estimation", more)
@@ -111,17 +109,15 @@ def chosen_class(tallies: dict[str, Tally]) -> int:
     return int(tallies.get("selection", tallies[CLEAN]).counts.argmax())
 
 
-def is_decided(tally: Tally, chosen: int, settings: Settings) -> bool:
-    """Whether adaptive sampling may stop: no draws left, each radius reached or out of reach, or the radius known."""
-    count, n, alpha = tally.counts[chosen], tally.n, settings.alpha
+def _is_decided(tally: Tally, chosen: int, settings: Settings) -> bool:
+    """Whether adaptive sampling may stop: no draws left, each radius reached or beyond hope, or the radius known."""
+    count, n, sigma, alpha = int(tally.counts[chosen]), tally.n, settings.sigma, settings.alpha
     if n >= settings.n:
         return True
     if settings.radii:
-        needed = special.ndtr(np.array(settings.radii) / settings.sigma)
-        reached = anytime_exceeds(count, n, alpha, needed)
-        return bool((reached | anytime_exceeds(n - count, n, FUTILITY, 1 - needed)).all())
-    low, high = (max(float(p), 0.5) for p in (anytime_lower(count, n, alpha), anytime_upper(count, n, FUTILITY)))
-    return bool(settings.sigma * (special.ndtri(high) - special.ndtri(low)) <= settings.tolerance)
+        levels = tuple(special.ndtr(np.array(settings.radii) / sigma).tolist())
+        return stopping.all_decided(count, n, settings.n, alpha, levels)
+    return stopping.width(count, n, alpha, sigma) <= settings.tolerance
 
 
 def radii_of(
