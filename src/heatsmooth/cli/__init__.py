@@ -7,8 +7,10 @@ import typer
 
 from heatsmooth.cli.attack import attack
 from heatsmooth.cli.audit import audit
+from heatsmooth.cli.calibrate import calibrate
 from heatsmooth.cli.certify import certify, predict
 from heatsmooth.cli.demo import demo
+from heatsmooth.cli.report import report
 from heatsmooth.cli.training import smooth, train
 from heatsmooth.errors import InputError
 from heatsmooth.version import VERSION
@@ -32,6 +34,8 @@ app.command()(certify)
 app.command()(predict)
 app.command()(attack)
 app.command()(audit)
+app.command()(calibrate)
+app.command()(report)
 
 
 @app.callback(invoke_without_command=True)

@@ -23,13 +23,14 @@ def demo(
     quiet: o.Quiet = False,
     as_json: o.Json = False,
 ) -> None:
-    """Tell the whole story on the embedded images: train, smooth without labels, certify, attack, audit.
+    """Tell the whole story on the embedded images: train, smooth without labels, certify, attack, audit, report.
 
     Example: heatsmooth demo --out heatsmooth-demo
     """
     from heatsmooth.auditing import Audit
     from heatsmooth.certification.certificates import Settings
     from heatsmooth.progress import bar
+    from heatsmooth.report import build_report
     from heatsmooth.training import Baseline, Plan
     from heatsmooth.workflows.attack import Attack, attack_run
     from heatsmooth.workflows.audit import audit_run
@@ -63,6 +64,7 @@ def demo(
         )
     if found["smoothing"] is None:
         return
+    page = build_report([out], out / "report.html", title="heatsmooth demo")
     if as_json:
         show(found, as_json)
         return
@@ -73,7 +75,7 @@ def demo(
         "most 0.001; abstentions count as errors. Attacked: the median L2 distance that DDN needs on the network."
     )
     typer.echo(f"Audit of the smoothed network: {found['audit']['verdict']['text']}")
-    typer.echo(f"Runs: {out}")
+    typer.echo(f"Report: {page['out']}")
 
 
 def _row(name: str, found: dict[str, Any]) -> dict[str, str]:

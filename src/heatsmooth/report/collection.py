@@ -1,0 +1,150 @@
+"""What a report is made of, as plain data: what was trained, certified, attacked and audited."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatsmooth.certification.bounds import Flags, Floats
+from heatsmooth.report.files import Note, Run
+from heatsmooth.report.values import number, one_line, text
+
+Pixels = NDArray[np.uint8]
+GALLERY = ("clean", "noisy", "adversarial")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A ``train`` or ``smooth`` run, with its curves over epochs."""
+
+    run: Run
+    model: str | None
+    curves: dict[str, tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True)
+class Certification:
+    """The certificates of many images, (images,) each; what ``run.json`` and records do not say is None.
+
+    ``radius`` is about the *average* of the network over N(0, σ²I) and statistical. ``l_bounds`` is about the network
+    in one pass and assumes it to be an exact average; ``mean_l_bounds`` is about the average and statistical again.
+    """
+
+    name: str
+    source: str
+    model: str | None
+    settings: dict[str, Any]
+    index: NDArray[np.int64]
+    radius: Floats
+    abstained: Flags
+    correct: Flags | None
+    basis: str
+    p_a: Floats | None = None
+    right_in_one_pass: Flags | None = None
+    l_bounds: Floats | None = None
+    mean_l_bounds: Floats | None = None
+    samples: Floats | None = None
+    seconds: Floats | None = None
+    cap: float | None = None
+
+    @property
+    def sigma(self) -> float | None:
+        """The noise certified with."""
+        return number(self.settings, "sigma")
+
+    @property
+    def top_k(self) -> int:
+        """The label stays among this many classes within the radius."""
+        return int(number(self.settings, "top_k") or 1)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A log of Cohen's PREDICT: classes without radii."""
+
+    name: str
+    correct: Flags
+    abstained: Flags
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An ``attack`` run: ``distance`` is 0 where the image was wrong from the start, infinite where censored."""
+
+    name: str
+    model: str | None
+    kind: str
+    subject: str
+    settings: dict[str, Any]
+    distance: Floats
+    wrong: Flags
+    success: Flags
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Images (images, height, width, channels) of an attack run, and facts (images,) by name."""
+
+    name: str
+    model: str | None
+    images: dict[str, Pixels]
+    facts: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What ``audit.json`` holds."""
+
+    name: str
+    model: str | None
+    facts: dict[str, Any]
+
+
+@dataclass
+class Collection:
+    """Everything a report is made of."""
+
+    runs: list[Run] = field(default_factory=list)
+    trainings: list[Training] = field(default_factory=list)
+    certifications: list[Certification] = field(default_factory=list)
+    calibrated: list[Certification] = field(default_factory=list)
+    """Radii from one pass: conformal, not statistical."""
+    predictions: list[Prediction] = field(default_factory=list)
+    attacks: list[Attack] = field(default_factory=list)
+    galleries: list[Gallery] = field(default_factory=list)
+    audits: list[Audit] = field(default_factory=list)
+    timings: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def put_in_order(self) -> None:
+        """Runs as they were started, and what is about a model in the order in which the models were made."""
+        self.runs.sort(key=lambda run: text(run.info, "started") or "")
+        self.trainings.sort(key=lambda training: text(training.run.info, "started") or "")
+        models = [training.model for training in self.trainings if training.model]
+
+        def place(item: Certification | Attack | Gallery | Audit) -> int:
+            return models.index(item.model) if item.model in models else len(models)
+
+        self.certifications.sort(key=place)
+        self.attacks.sort(key=place)
+        self.galleries.sort(key=place)
+        self.audits.sort(key=place)
+
+    def maker(self, model: str | None) -> Training | None:
+        """The run that made a model, if it is among the sources."""
+        return next((t for t in self.trainings if model is not None and t.model == model), None)
+
+    def model_name(self, model: str | None, run: str) -> str:
+        """What a model is called: the run that made it, else what ``--from`` named, else its hash, else ``run``."""
+        maker = self.maker(model)
+        if maker is not None:
+            return maker.run.name
+        named = next((r for r in self.runs if r.name == run), None)
+        arguments = named.info.get("arguments") if named else None
+        if isinstance(arguments, list) and "--from" in arguments[:-1]:
+            origin = one_line(Path(str(arguments[arguments.index("--from") + 1])).name, 60)
+            if origin:
+                return origin
+        return run if model is None else f"model {model[:8]}"
