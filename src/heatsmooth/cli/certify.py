@@ -55,6 +55,9 @@ def certify(
     tsv: Annotated[
         Path | None, typer.Option(help="Also write Cohen's tab-separated log.", rich_help_panel=CERTIFICATE)
     ] = None,
+    one_pass: Annotated[
+        bool, typer.Option("--one-pass", help="Radii of a calibrated model, no noise.", rich_help_panel=CERTIFICATE)
+    ] = False,
     images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
     stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
     shard: Annotated[
@@ -81,6 +84,7 @@ def certify(
     """
     from heatsmooth.certification.certificates import Settings
     from heatsmooth.progress import bar
+    from heatsmooth.workflows.calibrate import one_pass_run
     from heatsmooth.workflows.certify import certify_run, recompute_run
 
     chosen: dict[str, Any] = {
@@ -100,6 +104,24 @@ def certify(
         unfit = [name for name, value in given.items() if value]
         require(not unfit, f"--recompute: expected settings that counts allow, got {unfit[:1]}; leave it out")
         show_certificates(recompute_run(source=recompute, changes=chosen, out=out, log=tsv), as_json)
+        return
+    if one_pass:
+        if data is None or source is None or out is None:
+            raise InputError("certify --one-pass: expected --data, --from and --out, got less; name them")
+        with bar(shown=not quiet) as progress:
+            found = one_pass_run(
+                data=data,
+                source=source,
+                out=out,
+                images=images,
+                stride=stride,
+                data_root=data_root,
+                image_size=image_size,
+                device=device,
+                batch_size=batch_size,
+                progress=progress,
+            )
+        show_certificates(found, as_json)
         return
     if data is None or source is None or sigma is None or out is None:
         missing = [
@@ -184,6 +206,8 @@ def predict(
         }
         if sigma is not None:
             columns["L-bound*"] = f"{row['l_bound']:.4f}"
+        if "one_pass_radius" in row:
+            columns["radius†"] = f"{row['one_pass_radius']:.4f}"
         if noise_samples:
             found = row["average_class"]
             columns["class of the average"] = "abstains" if found is None else str(found)
@@ -193,6 +217,8 @@ def predict(
         typer.echo(
             f"* L2 radius of the network in one pass; assumes an exact average over σ={sigma:g}; nothing checks it."
         )
+    if "one_pass_radius" in rows[0]:
+        typer.echo(f"† L2 radius of the average, for this class: {rows[0]['one_pass_basis']}. 0 claims nothing.")
     if noise_samples:
         typer.echo(
             f"The class of the average is from {noise_samples} noisy draws; wrong with probability at most {alpha:g}."

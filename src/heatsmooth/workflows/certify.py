@@ -20,6 +20,7 @@ from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, Run, read_json
 from heatsmooth.training.loop import accelerator
+from heatsmooth.workflows.calibrate import read_calibration
 
 SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 
@@ -192,6 +193,10 @@ def predict_images(
         require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
         for facts, radius in zip(rows, l_bound(probabilities, sigma=sigma), strict=True):
             facts |= {"l_bound": round_down(float(radius), 4), "basis": "assumes an exact average"}
+    calibration = read_calibration(source, network)
+    if calibration is not None:
+        for facts, radius in zip(rows, calibration.radius(probabilities), strict=True):
+            facts |= {"one_pass_radius": round_down(float(radius), 4), "one_pass_basis": calibration.basis}
     if noise_samples:
         require(sigma is not None, "--noise-samples: expected --sigma beside it, got none; name the noise")
         assert sigma is not None

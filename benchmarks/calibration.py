@@ -1,0 +1,100 @@
+"""How much of the certified radius one forward pass keeps, and whether it covers, over random splits of real images.
+
+    python benchmarks/calibration.py CERTIFICATES_DIR [--epsilon 0.05] [--splits 200]
+
+In each split a quarter of the images is held out, the rest calibrates. Beside it a crude variant: the mean radius
+of each of five bins of the one-pass margin, less one conformal shift.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatsmooth.calibrate import Calibration, calibrate, coverage
+from heatsmooth.certification.bounds import Floats
+from heatsmooth.certification.logs import read_certificates
+from heatsmooth.runs import provenance, read_json
+
+HELD_OUT = 0.25
+BINS = 5
+
+
+class FiveBins(Calibration):
+    """The crude variant: its ``steps`` are the upper end of the margin and the radius of each bin."""
+
+    def radius(self, probabilities: Any) -> Floats:
+        """The radius of the bin the margin is in."""
+        ends, radii = np.array(self.steps).T
+        return np.asarray(radii[np.searchsorted(ends[:-1], margin(probabilities), side="right")])
+
+
+def margin(probabilities: Any) -> Floats:
+    """v₍₁₎ − v₍₂₎."""
+    second, first = np.sort(np.asarray(probabilities))[..., -2:].T
+    return np.asarray(first - second)
+
+
+def five_bins(records: list[dict[str, Any]], *, epsilon: float, sigma: float, alpha: float, seed: int) -> FiveBins:
+    """Half of the images give the mean radius h of each bin, the others the shift q: max(0, h − q)."""
+    radii = np.array([r["radius"] if r["class"] == r["clean_class"] and not r["abstain"] else 0.0 for r in records])
+    margins = margin([record["clean_probabilities"] for record in records])
+    fit, rest = np.split(np.random.default_rng(seed).permutation(len(records)), [len(records) // 2])
+    ends = np.quantile(margins[fit], np.arange(1, BINS) / BINS)
+    bin_of = np.searchsorted(ends, margins, side="right")
+    means = np.array([radii[fit][bin_of[fit] == number].mean() for number in range(BINS)])
+    excess = np.sort(means[bin_of[rest]] - radii[rest])
+    shift = excess[math.ceil((len(rest) + 1) * (1 - epsilon) - 1e-9) - 1]
+    steps = tuple((float(end), float(max(0, mean - shift))) for end, mean in zip([*ends, 1], means, strict=True))
+    return FiveBins(steps, 0, epsilon, alpha, sigma, len(fit), len(rest), seed)
+
+
+def over_splits(records: list[dict[str, Any]], make: Callable[..., Calibration], splits: int, **how: Any) -> None:
+    """Calibrate, hold out, and print what the splits say together."""
+    held_out = round(HELD_OUT * len(records))
+    found, begin = [], time.perf_counter()
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(records)).tolist()
+        calibration = make([records[i] for i in order[held_out:]], seed=splits + seed, **how)
+        found.append(coverage(calibration, [records[i] for i in order[:held_out]]))
+    spent = (time.perf_counter() - begin) / splits
+    figures = {key: [float(f[key]) for f in found] for key in ("coverage", "kept", "claimed")}
+    mean, sd = ({key: of(values) for key, values in figures.items()} for of in (statistics.mean, statistics.stdev))
+    below = sum(value < 1 - how["epsilon"] for value in figures["coverage"]) / splits
+    print(f"  held-out coverage  {mean['coverage']:.4f} ± {sd['coverage']:.4f}, {below:.0%} of the splits below")
+    print(f"  ACR claimed        {mean['claimed']:.3f} ± {sd['claimed']:.3f} of full certification's")
+    print(
+        f"  ACR backed         {mean['kept']:.3f} ± {sd['kept']:.3f}, with 0 where the radius exceeds the certificate"
+    )
+    print(f"  radius above 0     {statistics.mean(f['positive'] for f in found) / held_out:.3f} of the images")
+    print(f"  {1e3 * spent:.0f} ms a calibration")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("certificates", type=Path)
+    parser.add_argument("--epsilon", type=float, default=0.05)
+    parser.add_argument("--splits", type=int, default=200)
+    arguments = parser.parse_args()
+    records = read_certificates(arguments.certificates)
+    run = read_json(sorted(arguments.certificates.glob("run*.json"))[0])
+    made = run["settings"]["certificate"]
+    how = {"epsilon": arguments.epsilon, "sigma": made["sigma"], "alpha": made["alpha"]}
+    facts = provenance()
+    print(f"{facts['hardware']['cpu']}, numpy {facts['versions']['numpy']}, commit {facts['commit']}")
+    print(f"{run['settings']['data']['name']}, model {run['settings']['model']}, {len(records)} images, n={made['n']}")
+    print(f"ε={arguments.epsilon:g}, {arguments.splits} splits, {HELD_OUT:.0%} held out")
+    print("heatsmooth calibrate")
+    over_splits(records, calibrate, arguments.splits, **how)
+    print(f"{BINS} bins of the margin and a shift")
+    over_splits(records, five_bins, arguments.splits, **how)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""``heatsmooth calibrate``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heatsmooth.cli import options as o
+from heatsmooth.cli.training import show
+
+
+def calibrate(
+    *,
+    source: o.Source,
+    certificates: Annotated[Path, typer.Option(help="A 'certify' run of this model over calibration images.")],
+    out: o.Out,
+    epsilon: Annotated[float, typer.Option(help="Share of new images whose radius may be too large.")] = 0.01,
+    held_out: Annotated[Path | None, typer.Option(help="Another 'certify' run, to measure the coverage on.")] = None,
+    model: o.Model = None,
+    seed: o.Seed = 0,
+    as_json: o.Json = False,
+) -> None:
+    """Learn a radius from one pass, right for at least 1−ε of new images like those certified.
+
+    The guarantee is marginal (over images, not for each), about the Gaussian average, and needs images like those of
+    the calibration set. `predict` and `certify --one-pass` use it.
+
+    Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --out runs/calibrated
+    """
+    from heatsmooth.workflows.calibrate import calibrate_run
+
+    summary = calibrate_run(
+        source=source, certificates=certificates, epsilon=epsilon, out=out, held_out=held_out, seed=seed, model=model
+    )
+    held = summary.pop("held_out", None) if not as_json else None
+    show(summary, as_json)
+    if held:
+        low, high = held["interval"]
+        covered = (
+            f"{held['covered']} of {held['images']} images covered, {held['coverage']:.1%} [{low:.1%}, {high:.1%}]"
+        )
+        typer.echo(f"held out: {covered}, expected at least {held['expected']:.1%}")
+        typer.echo(f"kept of the average certified radius: {held['kept'] or 0:.1%}")

@@ -1,0 +1,177 @@
+"""``calibrate``, and the one-pass radii that come of it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heatsmooth.calibrate import Calibration, calibrate, coverage
+from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy
+from heatsmooth.certification.logs import read_certificates
+from heatsmooth.certification.radii import round_down
+from heatsmooth.data import load
+from heatsmooth.errors import require
+from heatsmooth.models import Classifier, count_classes, model_hash
+from heatsmooth.models import load as load_model
+from heatsmooth.models.checkpoint import WEIGHTS_FILE
+from heatsmooth.progress import Progress, silent
+from heatsmooth.runs import Records, Run, read_json, write_json
+from heatsmooth.training.loop import accelerator
+
+CALIBRATION_FILE = "calibration.json"
+RADII_FILE = "one_pass.jsonl"
+SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def certified_run(directory: Path) -> dict[str, Any]:
+    """What the certificates of a directory were made with: the settings of its run."""
+    files = sorted(directory.glob("run*.json"))
+    require(bool(files), f"--certificates {directory}: expected a 'certify' run, got none; check the path")
+    info = read_json(files[0])
+    require(
+        info.get("command") == "certify",
+        f"--certificates {directory}: expected a 'certify' run, got {info.get('command')!r}; name another",
+    )
+    settings: dict[str, Any] = info["settings"]
+    return settings
+
+
+def calibrate_run(
+    *,
+    source: Path,
+    certificates: Path,
+    epsilon: float,
+    out: Path,
+    held_out: Path | None = None,
+    seed: int = 0,
+    **model: Any,
+) -> dict[str, Any]:
+    """Learn a one-pass radius from certified images and store it with the model in ``out``."""
+    settings = certified_run(certificates)
+    network = load_model(source, **model)
+    found = model_hash(network)
+    require(
+        found == settings["model"],
+        f"--certificates {certificates}: expected those of the model {found}, got those of {settings['model']}; "
+        "certify it first",
+    )
+    records = read_certificates(certificates)
+    made = settings["certificate"]
+    calibration = calibrate(
+        records,
+        epsilon=epsilon,
+        sigma=made["sigma"],
+        alpha=made["alpha"],
+        seed=seed,
+        model_hash=found,
+        data=settings["data"],
+    )
+    identity = {"model": found, "certificate": made, "data": settings["data"], "epsilon": epsilon, "seed": seed}
+    run = Run(out, "calibrate", identity)
+    try:
+        shutil.copyfile(source / WEIGHTS_FILE if source.is_dir() else source, out / WEIGHTS_FILE)
+        write_json(out / CALIBRATION_FILE, calibration.to_json())
+        run.update(status="done", model_hash=found)
+    finally:
+        run.close()
+    facts = {
+        "command": "calibrate",
+        "out": str(out),
+        "images": len(records),
+        "epsilon": epsilon,
+        "subject": calibration.subject,
+        "basis": calibration.basis,
+        "largest_radius": round_down(max((radius for _, radius in calibration.steps), default=0.0), 4),
+    }
+    if held_out is not None:
+        require(
+            certified_run(held_out)["model"] == found, f"--held-out {held_out}: expected certificates of the same model"
+        )
+        facts["held_out"] = coverage(calibration, read_certificates(held_out))
+    return facts
+
+
+def read_calibration(source: Path, network: Classifier) -> Calibration | None:
+    """The calibration beside a model, if there is one; it must be of that model."""
+    file = source / CALIBRATION_FILE
+    if not source.is_dir() or not file.exists():
+        return None
+    calibration = Calibration.from_json(read_json(file))
+    require(
+        calibration.model_hash == model_hash(network),
+        f"{file}: expected a calibration of this model, got another's; calibrate again",
+    )
+    return calibration
+
+
+def one_pass_run(
+    *,
+    data: str,
+    source: Path,
+    out: Path,
+    images: int | None = None,
+    stride: int = 1,
+    data_root: Path | None = None,
+    image_size: int = 224,
+    device: str | None = None,
+    batch_size: int = 200,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Class and calibrated radius of each image from one forward pass, into ``out``/one_pass.jsonl."""
+    chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
+    network = load_model(source)
+    calibration = read_calibration(source, network)
+    require(
+        calibration is not None,
+        f"--one-pass: expected a calibrated model in {source}, got none; run heatsmooth calibrate",
+    )
+    assert calibration is not None
+    place = accelerator(device).device
+    network.to(place)
+    chosen.check_classes(count_classes(network, chosen.images(torch.arange(1)).to(place)))
+    identity = {"data": chosen.describe(), "model": model_hash(network), "calibration": calibration.to_json()}
+    run = Run(out, "one-pass", identity)
+    rows: list[dict[str, Any]] = []
+    try:
+        with Records(out / RADII_FILE) as records, torch.inference_mode():
+            records.keep(lambda _: False)
+            for positions in torch.arange(len(chosen)).split(batch_size):
+                probabilities = network(chosen.images(positions).to(place)).softmax(1).cpu()
+                labels = chosen.labels_at(positions)
+                for i, radius in enumerate(calibration.radius(probabilities)):
+                    row = {
+                        "index": int(chosen.indices[positions[i]]),
+                        "label": None if labels is None else int(labels[i]),
+                        "class": int(probabilities[i].argmax()),
+                        "radius": round_down(float(radius), 9),
+                        "abstain": bool(radius == 0),
+                        "subject": calibration.subject,
+                        "basis": calibration.basis,
+                    }
+                    records.append(row)
+                    rows.append(row)
+                progress("one pass", len(rows), len(chosen))
+        run.update(status="done", model_hash=identity["model"])
+    finally:
+        run.close()
+    facts = {
+        "command": "certify",
+        "out": str(out),
+        "images": len(rows),
+        "sigma": calibration.sigma,
+        "subject": calibration.subject,
+        "basis": calibration.basis,
+        "abstained": sum(row["abstain"] for row in rows),
+    }
+    if chosen.labels is None:
+        return facts
+    radii, abstained = ([row[key] for row in rows] for key in ("radius", "abstain"))
+    correct = [row["class"] == row["label"] for row in rows]
+    shares = certified_accuracy(radii, correct, abstained, SHOWN_RADII)
+    return facts | {
+        "average_certified_radius": round_down(average_certified_radius(radii, correct, abstained), 6),
+        "certified_accuracy": {
+            f"{radius:g}": round(float(share), 6) for radius, share in zip(SHOWN_RADII, shares, strict=True)
+        },
+    }

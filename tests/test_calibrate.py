@@ -1,0 +1,275 @@
+"""The one-pass radius: its coverage on exchangeable images, how much it keeps, what it refuses."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+
+from heatsmooth import InputError
+from heatsmooth.calibrate import Calibration, calibrate, coverage
+from heatsmooth.certification.bounds import Floats
+
+SIGMA, ALPHA, CAP = 0.25, 0.001, 0.616
+KINDS = ("alike", "tied", "unrelated", "inverted")
+
+
+def records(doubts: Any, radii: Any, *, classes: int = 4, agree: Any = True) -> list[dict[str, Any]]:
+    """Certified images of class 1 with these doubts and radii; abstained where the radius is not positive."""
+    doubt, radius, same = np.broadcast_arrays(np.asarray(doubts, float), np.asarray(radii, float), agree)
+    rows = []
+    for index, (d, r, s) in enumerate(zip(doubt.tolist(), radius.tolist(), same.tolist(), strict=True)):
+        probabilities = [d / (classes - 1)] * classes
+        probabilities[1] = 1 - d
+        facts = {"index": index, "label": 1, "class": 1 if s else 2, "clean_class": 1, "abstain": r <= 0}
+        kind = {"sigma": SIGMA, "basis": f"statistical, alpha={ALPHA:g}, one-sided"}
+        rows.append({**facts, **kind, "radius": max(r, 0.0), "clean_probabilities": probabilities})
+    return rows
+
+
+def world(images: int, seed: int, kind: str = "alike", *, drop: float = 0.0) -> list[dict[str, Any]]:
+    """Exchangeable images whose radius goes with their confidence as on CIFAR-10: a fifth are 0, a tenth at the cap."""
+    random = np.random.default_rng(seed)
+    confidence = random.normal(0.9, 1.0, images)
+    latent = confidence + random.normal(0.1 - drop, 0.6, images)
+    if kind == "unrelated":
+        latent = random.permutation(latent)
+    if kind == "inverted":
+        latent = 1.8 - latent
+    radius = np.clip(SIGMA * latent, 0, CAP)
+    if kind == "tied":
+        confidence, radius = confidence.round(), np.floor(5 * radius) / 5
+    return records(special.ndtr(-np.maximum(confidence, -0.5)), radius)
+
+
+def calibrated(rows: list[dict[str, Any]], epsilon: float = 0.1, **options: Any) -> Calibration:
+    return calibrate(rows, epsilon=epsilon, sigma=SIGMA, alpha=ALPHA, **options)
+
+
+def over_claims(images: int, epsilon: float, splits: int, kind: str, held_out: int = 100) -> tuple[float, float]:
+    """The mean share of held-out images with R̂ > R, and its standard error if exactly ε of them are expected."""
+    shares = []
+    for split in range(splits):
+        rows = world(images + held_out, split, kind)
+        calibration = calibrated(rows[:images], epsilon, seed=splits + split)
+        shares.append(1 - coverage(calibration, rows[images:])["coverage"])
+    corrected = images - images // 3
+    return float(np.mean(shares)), float(np.sqrt(epsilon * (1 - epsilon) * (1 / corrected + 1 / held_out) / splits))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_covers_new_images_of_the_same_kind(kind: str) -> None:
+    share, error = over_claims(150, 0.1, 100, kind)
+    assert share <= 0.1 + 5 * error
+
+
+def test_it_covers_with_the_fewest_images() -> None:
+    """20 correct: of 21 exchangeable images ε = 0.05 allows one, and one rank too low is seen."""
+    share, error = over_claims(30, 0.05, 400, "alike")
+    assert 0.02 <= share <= 0.05 + 5 * error
+
+
+def test_a_radius_that_can_be_foretold_is_kept() -> None:
+    confidence = np.random.default_rng(0).uniform(-0.5, 3, 1500)
+    rows = records(special.ndtr(-confidence), np.clip(0.2 * confidence, 0, CAP))
+    found = coverage(calibrated(rows[:900], 0.05), rows[900:])
+    assert found["kept"] > 0.9
+    assert found["coverage"] > 0.92
+
+
+def test_the_budget_is_spent_where_it_buys_most() -> None:
+    """6 % of the sure images have no radius: too many for each kind to have its own ε, not for all images together."""
+    random = np.random.default_rng(0)
+    sure = np.arange(1200) % 2 == 0
+    radii = np.where(sure, 0.6 * (random.random(1200) > 0.06), random.uniform(0, 0.1, 1200))
+    assert np.quantile(radii[sure], 0.05) == 0
+    large, small = radii_at(calibrated(records(np.where(sure, 0.1, 0.6), radii), 0.05), [0.1, 0.6])
+    assert large == 0.6
+    assert small < 0.02
+
+
+def test_coverage_says_what_it_counts() -> None:
+    found = coverage(calibrated(world(1000, 0), 0.05), world(4000, 1))
+    assert 0 < found["kept"] < found["claimed"] < 1
+    assert 0 < found["positive"] < found["images"] == 4000
+    low, high = found["interval"]
+    assert low < found["coverage"] == found["covered"] / found["images"] < high
+
+
+def test_a_smaller_epsilon_gives_smaller_radii_everywhere() -> None:
+    rows = world(600, 3)
+    probabilities = [row["clean_probabilities"] for row in world(500, 4)]
+    radii = np.stack([calibrated(rows, e).radius(probabilities) for e in (0.01, 0.02, 0.05, 0.1, 0.3, 0.9)])
+    assert (np.diff(radii, axis=0) >= 0).all()
+    assert (radii[1] < radii[3]).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_radius_falls_with_the_doubt(kind: str) -> None:
+    calibration = calibrated(world(600, 5, kind), 0.2)
+    doubts = np.linspace(0, 0.75, 400)
+    radii = radii_at(calibration, doubts)
+    assert (np.diff(radii) <= 0).all()
+    assert set(radii) <= {0.0, *(radius for _, radius in calibration.steps)}
+
+
+def radii_at(calibration: Calibration, doubts: Any) -> Floats:
+    return calibration.radius([row["clean_probabilities"] for row in records(doubts, 0)])
+
+
+def test_the_steps_say_what_the_radius_is() -> None:
+    steps = ((0.3, 0.1), (0.1, 0.4))
+    calibration = Calibration(steps, 4, 0.05, ALPHA, SIGMA, 10, 20)
+    assert radii_at(calibration, [0.6, 0.3001, 0.2999, 0.1001, 0.0999, 0]).tolist() == [0, 0, 0.1, 0.1, 0.4, 0.4]
+
+
+def test_the_order_of_the_records_does_not_matter_and_the_seed_does() -> None:
+    rows = world(300, 6)
+    assert calibrated(rows) == calibrated(rows[::-1]) == calibrated(iter(rows))  # type: ignore[arg-type]
+    assert calibrated(rows).steps != calibrated(rows, seed=1).steps
+
+
+def test_shapes_and_tensors() -> None:
+    rows = world(300, 7)
+    calibration = calibrated(rows)
+    probabilities = np.array([row["clean_probabilities"] for row in rows]).reshape(3, 100, 4)
+    radii = calibration.radius(probabilities)
+    assert radii.shape == (3, 100)
+    assert calibration.radius(probabilities[0, 0]).shape == ()
+    np.testing.assert_array_equal(calibration.radius(torch.tensor(probabilities, requires_grad=True)), radii)
+    np.testing.assert_array_equal(calibration.radius(probabilities[..., ::-1]), radii)
+
+
+def test_a_shift_is_reported_as_lost_coverage() -> None:
+    """The guarantee is about images like those of the calibration set: where confidence misleads, coverage tells."""
+    calibration = calibrated(world(1000, 8), 0.05)
+    alike, shifted = coverage(calibration, world(2000, 9)), coverage(calibration, world(2000, 9, drop=0.6))
+    assert alike["coverage"] > 0.93
+    assert shifted["interval"][1] < 0.95
+    assert shifted["coverage"] < alike["coverage"] - 0.05
+
+
+@pytest.mark.parametrize(("radius", "agree"), [(0, True), (0.3, False)])
+def test_where_nothing_is_certified_nothing_is_claimed(radius: float, agree: bool) -> None:
+    doubts = np.linspace(0, 0.7, 200)
+    calibration = calibrated(records(doubts, radius, agree=agree))
+    assert calibration.steps == ()
+    assert not radii_at(calibration, doubts).any()
+    found = coverage(calibration, records(doubts, 0))
+    assert found["coverage"] == 1
+    assert found["positive"] == 0
+    assert found["kept"] is None
+
+
+def test_another_class_backs_no_radius() -> None:
+    calibration = Calibration(((0.5, 0.2),), 4, 0.05, ALPHA, SIGMA, 10, 20)
+    found = coverage(calibration, records([0.1] * 4, [0.3, 0.3, 0.1, 0], agree=[True, False, True, True]))
+    assert found["covered"] == 1
+    assert found["acr"] == pytest.approx(0.4 / 4)
+    assert found["claimed"] == pytest.approx(0.8 / 0.4)
+    assert found["kept"] == pytest.approx(0.2 / 0.4)
+
+
+def test_without_labels_every_class_counts() -> None:
+    rows = [row | {"label": None} for row in records([0.1] * 2, [0.3, 0.3], agree=[True, False])]
+    found = coverage(Calibration(((0.5, 0.2),), 4, 0.05, ALPHA, SIGMA, 10, 20), rows)
+    assert found["labelled"] is False
+    assert found["acr"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("doubt", [0.0, 1e-9, 0.3, 0.75])
+def test_constant_probabilities_give_one_radius_from_the_conformal_quantile(doubt: float) -> None:
+    radii = np.random.default_rng(0).uniform(0, CAP, 600)
+    calibration = calibrated(records(doubt, radii), 0.2)
+    (radius,) = set(radii_at(calibration, [doubt] * 3))
+    assert 0.05 < radius < 0.2 * CAP + 0.05
+
+
+def test_a_confident_network_is_told_apart_by_its_smallest_doubts() -> None:
+    """1 − 1e-9 and 1 − 1e-11 are both 1 in float32; what is left to the other classes is not."""
+    doubts = np.repeat([1e-11, 1e-5], 300)
+    rows = records(doubts, np.where(doubts < 1e-8, 0.6, 0.1))
+    assert radii_at(calibrated(rows, 0.05), [1e-11, 1e-5]).tolist() == [0.6, 0.1]
+
+
+def test_json_is_exact() -> None:
+    calibration = calibrated(
+        world(400, 10), model_hash="abc", data={"name": "cifar10/test", "fingerprint": "f"}, seed=3
+    )
+    value = json.loads(json.dumps(calibration.to_json()))
+    assert Calibration.from_json(value) == calibration
+    assert calibration.steps
+    assert value["subject"] == "average"
+    assert value["basis"] == "conformal, 1-epsilon-alpha=0.899, marginal over images like the calibration set"
+    assert (value["fitted"], value["corrected"], value["seed"]) == (133, 267, 3)
+
+
+def test_a_broken_calibration_is_refused() -> None:
+    value = calibrated(world(400, 10)).to_json()
+    with pytest.raises(InputError, match="calibration: expected format 1, got 2; calibrate again"):
+        Calibration.from_json(value | {"format": 2})
+    with pytest.raises(InputError, match="expected all fields, got a wrong one"):
+        Calibration.from_json({key: value[key] for key in value if key != "sigma"})
+    for steps in ([[0.1]], [[0.1, "wide"]], 3):
+        with pytest.raises(InputError, match="expected all fields, got a wrong one"):
+            Calibration.from_json(value | {"steps": steps})
+    for steps in ([[0.1, 0.2], [0.2, 0.3]], [[0.2, 0.3], [0.1, 0.2]], [[0.1, float("nan")]], [[0.1, -1.0]]):
+        with pytest.raises(InputError, match="expected falling doubts and growing radii"):
+            Calibration.from_json(value | {"steps": steps})
+
+
+@pytest.mark.parametrize(("epsilon", "needed"), [(0.5, 30), (0.05, 30), (0.01, 148), (0.001, 1498)])
+def test_too_few_images_are_refused(epsilon: float, needed: int) -> None:
+    rows = world(needed, 11)
+    message = f"expected at least {needed} certified images for epsilon {epsilon:g}, got {needed - 1}; certify more"
+    with pytest.raises(InputError, match=message):
+        calibrated(rows[:-1], epsilon)
+    assert (calibrated(rows, epsilon).corrected + 1) * epsilon >= 1
+
+
+@pytest.mark.parametrize("epsilon", [0, 1, -0.1, float("nan")])
+def test_epsilon_is_a_probability(epsilon: float) -> None:
+    with pytest.raises(InputError, match="epsilon: expected a number above 0 and below 1"):
+        calibrated(world(60, 12), epsilon)
+
+
+def test_what_are_no_probabilities_is_refused() -> None:
+    calibration = calibrated(world(60, 12))
+    for wrong in ([0.5, 0.2, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1], [1.5, -0.5, 0, 0], [np.nan] * 4, [np.inf, 0, 0, 0]):
+        with pytest.raises(InputError, match=r"probabilities: expected .* take the softmax of logits first"):
+            calibration.radius([wrong])
+    with pytest.raises(InputError, match="probabilities: expected 4 classes, at least 2, got 3"):
+        calibration.radius([[0.5, 0.3, 0.2]])
+    with pytest.raises(InputError, match="probabilities: expected 4 classes, at least 2, got 1"):
+        calibration.radius(1.0)
+    rows = world(60, 12)
+    rows[5]["clean_probabilities"] = [0.5, 0.6, 0.1, 0.1]
+    with pytest.raises(InputError, match=r"probabilities: expected a sum of 1 an image, got 1\.3"):
+        calibrated(rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sigma": 0.5}, "expected top-1 certificates of sigma 0.25, alpha 0.001, got sigma 0.5"),
+        ({"basis": "statistical, alpha=0.01, one-sided"}, "alpha 0.001, got sigma 0.25, statistical, alpha=0.01"),
+        ({"basis": "statistical, alpha=0.001, top-5"}, "expected top-1 certificates"),
+        ({"index": 1}, "expected each image once, got some twice"),
+        ({"clean_probabilities": [0.5, 0.5]}, r"expected one number of classes, got \[2, 4\]"),
+        ({"radius": float("nan")}, "radius: expected 0 or more, got nan"),
+    ],
+)
+def test_certificates_of_another_kind_are_refused(change: dict[str, Any], message: str) -> None:
+    rows = records([0.1] * 60, 0.2)
+    rows[7] |= change
+    with pytest.raises(InputError, match=message):
+        calibrated(rows)
+    with pytest.raises(InputError, match=message):
+        coverage(Calibration((), 4, 0.05, ALPHA, SIGMA, 10, 20), rows)
+
+
+def test_no_images_are_refused() -> None:
+    with pytest.raises(InputError, match="expected certified images, got none"):
+        calibrated([])

@@ -1,0 +1,75 @@
+"""``heatsmooth calibrate`` and what uses it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from heatsmooth.cli import run
+from heatsmooth.data import load
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network, and two certified sets of images."""
+    path = tmp_path_factory.mktemp("calibrated")
+    common = "--quiet --device cpu"
+    train = f"train --data fashion-mini --limit-train 1500 --epochs 1 --batch-size 50 --lr 0.05 --out {path}/network"
+    assert run(f"{train} {common}".split()) == 0
+    certify = f"certify --data fashion-mini --from {path}/network --sigma 0.25 --n 100 --n0 20 {common}"
+    assert run(f"{certify} --stride 10 --out {path}/calibration".split()) == 0
+    assert run(f"{certify} --stride 19 --images 60 --out {path}/held-out".split()) == 0
+    return path
+
+
+def test_a_model_is_calibrated_and_used(certified: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    words = f"calibrate --from {certified}/network --certificates {certified}/calibration --epsilon 0.1"
+    words += f" --held-out {certified}/held-out --out {tmp_path}/calibrated"
+    assert run([*words.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 200
+    assert found["subject"] == "average"
+    assert found["basis"].startswith("conformal")
+    assert found["held_out"]["images"] == 60
+    assert found["held_out"]["interval"][1] >= 0.9
+    assert run(words.split()) == 0
+    assert "held out:" in capsys.readouterr().out
+    one_pass = (
+        f"certify --one-pass --data fashion-mini --from {tmp_path}/calibrated --stride 10 --quiet --json --device cpu"
+    )
+    assert run([*one_pass.split(), "--out", str(tmp_path / "radii")]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["images"] == 200
+    assert 0 < summary["average_certified_radius"] < 0.6
+    rows = [json.loads(line) for line in (tmp_path / "radii/one_pass.jsonl").read_text().splitlines()]
+    assert {row["basis"] for row in rows} == {found["basis"]}
+    Image.fromarray(load("fashion-mini", "test").raw(torch.arange(1))[0, 0].numpy()).save(tmp_path / "a.png")
+    assert run(["predict", "--from", str(tmp_path / "calibrated"), "--json", str(tmp_path / "a.png")]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert row["one_pass_radius"] <= rows[0]["radius"] + 1e-9
+
+
+def test_what_does_not_belong_together_is_refused(
+    certified: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from heatsmooth.models import save
+    from tests.conftest import tiny_classifier
+
+    save(tiny_classifier(), tmp_path / "other.safetensors")
+    capsys.readouterr()
+    for words, message in (
+        (f"--from {tmp_path}/other.safetensors --certificates {certified}/calibration", "expected those of the model"),
+        (f"--from {certified}/network --certificates {tmp_path}", "expected a 'certify' run, got none"),
+        (f"--from {certified}/network --certificates {certified}/network", "expected a 'certify' run, got 'train'"),
+        (f"--from {certified}/network --certificates {certified}/held-out --epsilon 0.001", "expected"),
+    ):
+        assert run(["calibrate", *words.split(), "--out", str(tmp_path / "x")]) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.count("\n") == 1
+    words = f"certify --one-pass --data fashion-mini --from {certified}/network --out {tmp_path}/y --device cpu"
+    assert run(words.split()) == 2
+    assert "expected a calibrated model" in capsys.readouterr().err
