@@ -42,7 +42,7 @@ def environment() -> dict[str, str]:
 
 def kill_when(process: subprocess.Popen[bytes], state: Path, stage: int, step: int) -> None:
     """SIGKILL as soon as the state on disk has come so far."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 900
     while time.monotonic() < deadline and process.poll() is None:
         if step < 0 or state.exists():
             at = load_state(state)[1] if step >= 0 else {"stage": stage, "step": step}
@@ -94,8 +94,11 @@ def test_interrupted_politely_it_saves_and_ends_with_130(teacher: Path, tmp_path
     assert message == "heatsmooth: interrupted; repeat the command to continue\n"
 
 
-@pytest.mark.parametrize(("preset", "lr"), [("bootcamp", 0.005), ("paper-imagenet", 0.001)])
-def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path, preset: str, lr: float) -> None:
+@pytest.mark.parametrize(
+    ("preset", "more"), [("bootcamp", "--lr 0.005"), ("paper-imagenet", "--lr 0.001 --penalty probabilities")]
+)
+def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path, preset: str, more: str) -> None:
+    """The finite difference of ``projection`` jumps where a ReLU switches; small steps keep rounding from growing by it."""
     launch = [
         sys.executable,
         "-m",
@@ -117,7 +120,7 @@ def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path,
         "heatsmooth",
     ]
     words = f"smooth --data fashion-mini --limit-train 1280 --batch-size 64 --sigma 0.25 --from {teacher}".split()
-    words += f"--preset {preset} --projections 2 --batch-norm frozen --lr {lr} --log-every 1".split()
+    words += f"--preset {preset} --projections 2 --batch-norm frozen {more} --log-every 1".split()
     curves = []
     for processes, start in ((1, COMMAND), (2, launch)):
         out = tmp_path / str(processes)
