@@ -98,7 +98,7 @@ def test_interrupted_politely_it_saves_and_ends_with_130(teacher: Path, tmp_path
     ("preset", "more"), [("bootcamp", "--lr 0.005"), ("paper-imagenet", "--lr 0.001 --penalty probabilities")]
 )
 def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path, preset: str, more: str) -> None:
-    """The finite difference of ``projection`` jumps where a ReLU switches; small steps keep rounding from growing by it."""
+    """The difference of ``projection`` jumps where a ReLU switches; small steps keep rounding from growing by it."""
     launch = [
         sys.executable,
         "-m",
