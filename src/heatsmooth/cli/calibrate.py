@@ -39,5 +39,5 @@ def calibrate(
         covered = (
             f"{held['covered']} of {held['images']} images covered, {held['coverage']:.1%} [{low:.1%}, {high:.1%}]"
         )
-        typer.echo(f"held out: {covered}, expected at least {held['expected']:.1%}")
+        typer.echo(f"held out: {covered}, expected at least {1 - epsilon:.1%}")
         typer.echo(f"kept of the average certified radius: {held['kept'] or 0:.1%}")
