@@ -1,6 +1,6 @@
 """How close certification comes to the raw forward pass, and how it compares with others, in one run.
 
-    python benchmarks/certify_throughput.py [--from RUN] [--images 3] [--n 2000] [--rounds 3]
+    python benchmarks/certify_throughput.py [--from RUN] [--images 4] [--n 5000] [--rounds 3]
     python benchmarks/certify_throughput.py --from RUN --adaptive FIXED ADAPTIVE
 
 Without --from the small CIFAR network has random weights: throughput does not depend on them. The second form compares
@@ -186,8 +186,8 @@ def scaling(arguments: argparse.Namespace) -> None:
     """(f): two processes of one thread against one."""
     ratios = []
     for _ in range(arguments.rounds):
-        alone = result(start("ours", 4 * arguments.n, arguments.source, threads=1))
-        both = [start("ours", 4 * arguments.n, arguments.source, threads=1) for _ in range(2)]
+        alone = result(start("ours", arguments.n, arguments.source, threads=1))
+        both = [start("ours", arguments.n, arguments.source, threads=1) for _ in range(2)]
         together = [result(process) for process in both]
         single = alone["samples"] / alone["seconds"]
         ratios.append(sum(found["samples"] / found["seconds"] for found in together) / single)
@@ -215,8 +215,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="source", type=Path)
-    parser.add_argument("--images", type=int, default=3)
-    parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--n", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--adaptive", nargs=2, type=Path, metavar=("FIXED", "ADAPTIVE"))
     parser.add_argument("--worker", help=argparse.SUPPRESS)

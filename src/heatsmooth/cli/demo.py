@@ -79,6 +79,8 @@ def demo(
 
 
 def _row(name: str, found: dict[str, Any]) -> dict[str, str]:
+    from heatsmooth.certification.radii import round_down
+
     prefix = "teacher_" if name == "baseline" else ""
     accuracy, certified, attacked = found["smoothing"], found[f"{name} certified"], found[f"{name} attacked"]
     distance = attacked["median_distance_of_attacked"]
@@ -87,6 +89,6 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, str]:
         "clean": f"{accuracy[f'{prefix}accuracy']:.1%}",
         "under noise": f"{accuracy[f'{prefix}accuracy_under_noise']:.1%}",
         "certified ≥ 0.25": f"{certified['certified_accuracy']['0.25']:.1%}",
-        "mean radius (ACR)": f"{certified['average_certified_radius']:.3f}",
+        "mean radius (ACR)": f"{round_down(certified['average_certified_radius'], 3):.3f}",
         "attacked at": "beyond reach" if distance is None else f"{distance:.3f}",
     }

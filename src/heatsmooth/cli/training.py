@@ -211,8 +211,17 @@ def show(summary: dict[str, Any] | None, as_json: bool) -> None:
         typer.echo(json.dumps(summary))
         return
     for name, value in summary.items():
-        text = f"{value:.4f}" if isinstance(value, float) else str(value)
+        text = _shown(name, value)
         typer.echo(f"{name.replace('_', ' '):<40} {text}")
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value with four decimals if it is a float; radii rounded down."""
+    from heatsmooth.certification.radii import round_down
+
+    if not isinstance(value, float):
+        return str(value)
+    return f"{round_down(value, 4) if 'radius' in name else value:.4f}"
 
 
 def table(rows: list[dict[str, str]], title: str) -> None:
