@@ -100,7 +100,7 @@ class Sampler:
     """
 
     def __init__(
-        self, model: nn.Module, *, sigma: float, classes: int, seed: int = 0, batch_size: int = 100, even: bool = False
+        self, model: nn.Module, *, sigma: float, classes: int, seed: int = 0, batch_size: int = 200, even: bool = False
     ) -> None:
         require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
         require(batch_size > 0, f"--batch-size: expected at least 1, got {batch_size}")

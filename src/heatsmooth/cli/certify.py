@@ -71,7 +71,7 @@ def certify(
     std: o.Std = None,
     batch_size: Annotated[
         int, typer.Option(help="Noisy copies a pass; no effect on results.", rich_help_panel=o.RUNNING)
-    ] = 100,
+    ] = 200,
     compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=o.RUNNING)] = False,
     seed: o.Seed = 0,
     device: o.Device = None,

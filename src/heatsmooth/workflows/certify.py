@@ -45,7 +45,7 @@ def certify_run(
     std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
-    batch_size: int = 100,
+    batch_size: int = 200,
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
     """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
@@ -168,7 +168,7 @@ def predict_images(
     std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
-    batch_size: int = 100,
+    batch_size: int = 200,
 ) -> list[dict[str, Any]]:
     """One row an image file: class and probability from one pass, and the L-bound, which assumes an exact average.
 
