@@ -19,6 +19,7 @@ from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, Run, read_records, write_atomically
 from heatsmooth.training.loop import accelerator
+from heatsmooth.workflows.sharing import share_of
 
 SHOWN = 6
 """How many of the most and of the least robust images go into the gallery."""
@@ -111,12 +112,7 @@ def attack_run(
     count = count_classes(network, first)
     chosen.check_classes(count)
     require(attack.top_k < count, f"--top-k: expected less than the {count} classes, got {attack.top_k}")
-    if processes.num_processes > 1:
-        require(
-            shard == (1, 1), "--shard: expected none under several processes, got one; each process takes its share"
-        )
-        shard = (processes.process_index + 1, processes.num_processes)
-    part = "" if shard[1] == 1 else f"-{shard[0]}-of-{shard[1]}"
+    shard, part = share_of(processes, shard)
     identity = {"data": chosen.describe(), "model": model_hash(network), **asdict(attack), "seed": seed}
     target = attack.target(for_inference(network, first), seed).eval()
     run = Run(out, "attack", identity, part=part)

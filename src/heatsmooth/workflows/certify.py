@@ -21,6 +21,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, Run, read_json
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import read_calibration
+from heatsmooth.workflows.sharing import share_of
 
 SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 
@@ -54,12 +55,7 @@ def certify_run(
     network = load_model(source, model=model, classes=count, channels=chosen.shape[0], mean=mean, std=std)
     processes = accelerator(device)
     network.to(processes.device)
-    if processes.num_processes > 1:
-        require(
-            shard == (1, 1), "--shard: expected none under several processes, got one; each process takes its share"
-        )
-        shard = (processes.process_index + 1, processes.num_processes)
-    part = "" if shard[1] == 1 else f"-{shard[0]}-of-{shard[1]}"
+    shard, part = share_of(processes, shard)
     identity = {
         "data": chosen.describe(),
         "model": model_hash(network),
