@@ -20,6 +20,7 @@ pytest: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 $(VENV)/ready: pyproject.toml constraints.txt
+	@echo 'Setting up $(VENV) with the versions of constraints.txt: a minute or two.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
