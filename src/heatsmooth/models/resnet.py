@@ -68,13 +68,12 @@ class ResNet(nn.Module):
         widths: Sequence[int],
         *,
         stem: str = "small",
-        stem_width: int | None = None,
         first_stride: int = 1,
         classes: int = 10,
         channels: int = 3,
     ) -> None:
         super().__init__()
-        inputs = stem_width or widths[0]
+        inputs = widths[0]
         if stem == "large":
             self.conv1 = nn.Conv2d(channels, inputs, 7, stride=2, padding=3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
@@ -110,7 +109,7 @@ class ResNet(nn.Module):
 
 
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
-    "small": partial(ResNet, BasicBlock, (1, 1, 1), (40, 80, 160), stem_width=24, first_stride=2),
+    "small": partial(ResNet, BasicBlock, (1, 1, 1), (32, 64, 128), first_stride=2),
     "resnet20": partial(ResNet, BasicBlock, (3, 3, 3), (16, 32, 64)),
     "resnet34": partial(ResNet, BasicBlock, (3, 4, 6, 3), (64, 128, 256, 512)),
     "resnet110": partial(ResNet, BasicBlock, (18, 18, 18), (16, 32, 64)),
