@@ -10,6 +10,7 @@ from heatsmooth.cli.audit import audit
 from heatsmooth.cli.calibrate import calibrate
 from heatsmooth.cli.certify import certify, predict
 from heatsmooth.cli.demo import demo
+from heatsmooth.cli.help import Command
 from heatsmooth.cli.report import report
 from heatsmooth.cli.training import smooth, train
 from heatsmooth.errors import InputError
@@ -23,19 +24,21 @@ app = typer.Typer(
     name="heatsmooth",
     help="Make a pretrained image classifier robust in one epoch without labels, "
     "and say how large an L2 perturbation it withstands.",
-    epilog="Repeating an interrupted command continues it. Exit codes: 0 done, 2 wrong use or input, 130 interrupted.",
+    epilog="Start with `heatsmooth demo`; `heatsmooth COMMAND --help` shows an example of each. Repeating an "
+    "interrupted command continues it. Exit codes: 0 done, 2 wrong use or input, 130 interrupted.",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command()(demo)
-app.command()(train)
-app.command()(smooth)
-app.command()(certify)
-app.command()(predict)
-app.command()(attack)
-app.command()(audit)
-app.command()(calibrate)
-app.command()(report)
+app.command(cls=Command, short_help="The whole story on embedded images, in minutes.")(demo)
+app.command(cls=Command, short_help="Train a network with labels: a baseline, or a rival.")(train)
+app.command(cls=Command, short_help="Make a network robust: one epoch, no labels.")(smooth)
+app.command(cls=Command, short_help="Certify the L2 radius of each image.")(certify)
+app.command(cls=Command, short_help="Classify image files, with a radius.")(predict)
+app.command(cls=Command, short_help="Find how small an L2 perturbation breaks it.")(attack)
+app.command(cls=Command, short_help="Find out whether the certificates hold.")(audit)
+app.command(cls=Command, short_help="Learn a one-pass radius with a guarantee.")(calibrate)
+app.command(cls=Command, short_help="One HTML page of any runs and logs.")(report)
 
 
 @app.callback(invoke_without_command=True)

@@ -16,20 +16,16 @@ SAMPLES = "Which images"
 
 def certify(
     *,
-    data: Annotated[
-        str | None, typer.Option(help="fashion-mini, fashion-mnist, cifar10, imagefolder:PATH, npz:PATH.")
-    ] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", help="A run directory, or weights (.safetensors, .pt) with --model.")
-    ] = None,
-    sigma: Annotated[float | None, typer.Option(help="Standard deviation of the noise, in [0, 1] pixels.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory; repeating the command continues it.")] = None,
-    n: Annotated[int | None, typer.Option(help="Estimation draws an image (at most, if --adaptive): 10000.")] = None,
+    data: Annotated[str | None, typer.Option(help=o.DATA_HELP)] = None,
+    source: Annotated[Path | None, typer.Option("--from", help=o.SOURCE_HELP)] = None,
+    sigma: Annotated[float | None, typer.Option(help=o.SIGMA_HELP)] = None,
+    out: Annotated[Path | None, typer.Option(help=o.OUT_HELP)] = None,
+    n: Annotated[int | None, typer.Option(help="Estimation draws an image, or the most: 10000.")] = None,
     n0: Annotated[int | None, typer.Option(help="Selection draws an image: 100.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Probability that a certificate is false: 0.001.")] = None,
     class_from: Annotated[
         str | None,
-        typer.Option(help="Class from n0 noisy draws (noise) or one pass (clean).", rich_help_panel=CERTIFICATE),
+        typer.Option(help="From n0 noisy draws (noise) or one pass (clean).", rich_help_panel=CERTIFICATE),
     ] = None,
     adaptive: Annotated[
         bool, typer.Option("--adaptive", help="Stop each image as soon as it is decided.", rich_help_panel=CERTIFICATE)
@@ -50,7 +46,7 @@ def certify(
     ] = False,
     recompute: Annotated[
         Path | None,
-        typer.Option(help="Other settings from the counts of this run; no model.", rich_help_panel=CERTIFICATE),
+        typer.Option(help="Other settings, from the counts of this run.", rich_help_panel=CERTIFICATE),
     ] = None,
     tsv: Annotated[
         Path | None, typer.Option(help="Also write Cohen's tab-separated log.", rich_help_panel=CERTIFICATE)

@@ -5,18 +5,21 @@ from typing import Annotated
 
 import typer
 
+from heatsmooth.cli.help import NETWORK, RUNNING
 from heatsmooth.errors import InputError
 
-RUNNING = "Running"
-NETWORK = "Network"
+DATA_HELP = "fashion-mini, cifar10, imagefolder:PATH, npz:PATH, …"
+SOURCE_HELP = "A run directory, or weights with --model."
+SIGMA_HELP = "Deviation of the noise, in [0, 1] pixels."
+OUT_HELP = "Run directory; repeating the command continues it."
 
-Data = Annotated[str, typer.Option(help="fashion-mini, fashion-mnist, cifar10, imagefolder:PATH or npz:PATH.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where the files of a data set are, or shall be put.")]
-ImageSize = Annotated[int, typer.Option(help="Side of the centre crop of an imagefolder, in pixels.")]
-LimitTrain = Annotated[int | None, typer.Option(help="Use a fixed subset of this many training images.")]
-Source = Annotated[Path, typer.Option("--from", help="A run directory, or weights (.safetensors, .pt) with --model.")]
-Sigma = Annotated[float, typer.Option(help="Standard deviation of the noise, in [0, 1] pixels.")]
-Out = Annotated[Path, typer.Option(help="Run directory; repeating the command continues it.")]
+Data = Annotated[str, typer.Option(help=DATA_HELP)]
+DataRoot = Annotated[Path | None, typer.Option(help="Where the files of a data set are.")]
+ImageSize = Annotated[int, typer.Option(help="Centre crop of an imagefolder, in pixels.")]
+LimitTrain = Annotated[int | None, typer.Option(help="A fixed subset of so many images.")]
+Source = Annotated[Path, typer.Option("--from", help=SOURCE_HELP)]
+Sigma = Annotated[float, typer.Option(help=SIGMA_HELP)]
+Out = Annotated[Path, typer.Option(help=OUT_HELP)]
 
 Model = Annotated[
     str | None,

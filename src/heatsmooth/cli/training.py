@@ -6,22 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from heatsmooth.cli import options as o
-
-CHOICES = "Choices of the method (default: the preset's)"
-OPTIMISATION = "Optimisation"
+from heatsmooth.cli.help import OBJECTIVE, OPTIMISATION
 
 
 def train(
     *,
     data: o.Data,
     out: o.Out,
-    model: Annotated[
-        str, typer.Option(help="Built-in name (small, resnet20, …) or package.module:callable.")
-    ] = "small",
-    method: Annotated[
-        str, typer.Option(help="clean, gaussian (Cohen), smoothadv (Salman) or adversarial (Madry).")
-    ] = "clean",
-    sigma: Annotated[float, typer.Option(help="Noise of gaussian and smoothadv, in [0, 1] pixels.")] = 0.0,
+    model: Annotated[str, typer.Option(help="small, resnet20, … or package.module:callable.")] = "small",
+    method: Annotated[str, typer.Option(help="clean, gaussian, smoothadv or adversarial.")] = "clean",
+    sigma: Annotated[float, typer.Option(help="Noise of gaussian and smoothadv.")] = 0.0,
     epochs: Annotated[int, typer.Option(help="Passes over the images.")] = 20,
     data_root: o.DataRoot = None,
     image_size: o.ImageSize = 224,
@@ -116,34 +110,35 @@ def smooth(
     image_size: o.ImageSize = 224,
     limit_train: o.LimitTrain = None,
     distance: Annotated[
-        str | None, typer.Option(help="squared-logits, squared-probabilities, cross-entropy.", rich_help_panel=CHOICES)
+        str | None,
+        typer.Option(help="squared-logits, squared-probabilities, cross-entropy.", rich_help_panel=OBJECTIVE),
     ] = None,
     penalty: Annotated[
-        str | None, typer.Option(help="Of the logits, probabilities or fisher.", rich_help_panel=CHOICES)
+        str | None, typer.Option(help="Of the logits, probabilities or fisher.", rich_help_panel=OBJECTIVE)
     ] = None,
     penalty_weight: Annotated[
-        float | None, typer.Option(help="Multiplies h·σ²/2·‖∇‖².", rich_help_panel=CHOICES)
+        float | None, typer.Option(help="Multiplies h·σ²/2·‖∇‖².", rich_help_panel=OBJECTIVE)
     ] = None,
     estimator: Annotated[
-        str | None, typer.Option(help="projection, direction, exact or none.", rich_help_panel=CHOICES)
+        str | None, typer.Option(help="projection, direction, exact or none.", rich_help_panel=OBJECTIVE)
     ] = None,
-    projections: Annotated[int | None, typer.Option(help="κ.", rich_help_panel=CHOICES)] = None,
-    delta: Annotated[float | None, typer.Option(help="δ of the finite difference.", rich_help_panel=CHOICES)] = None,
+    projections: Annotated[int | None, typer.Option(help="κ.", rich_help_panel=OBJECTIVE)] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the finite difference.", rich_help_panel=OBJECTIVE)] = None,
     scaling: Annotated[
-        str | None, typer.Option(help="Of projection: paper or unbiased.", rich_help_panel=CHOICES)
+        str | None, typer.Option(help="Of projection: paper or unbiased.", rich_help_panel=OBJECTIVE)
     ] = None,
-    noise: Annotated[str | None, typer.Option(help="none, fraction or copy.", rich_help_panel=CHOICES)] = None,
+    noise: Annotated[str | None, typer.Option(help="none, fraction or copy.", rich_help_panel=OBJECTIVE)] = None,
     noise_fraction: Annotated[
-        float | None, typer.Option(help="Share of noisy images.", rich_help_panel=CHOICES)
+        float | None, typer.Option(help="Share of noisy images.", rich_help_panel=OBJECTIVE)
     ] = None,
-    timesteps: Annotated[int | None, typer.Option(help="n_T.", rich_help_panel=CHOICES)] = None,
-    batch_norm: Annotated[str | None, typer.Option(help="train or frozen.", rich_help_panel=CHOICES)] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs a timestep.", rich_help_panel=CHOICES)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=CHOICES)] = None,
+    timesteps: Annotated[int | None, typer.Option(help="n_T.", rich_help_panel=OBJECTIVE)] = None,
+    batch_norm: Annotated[str | None, typer.Option(help="train or frozen.", rich_help_panel=OPTIMISATION)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs a timestep.", rich_help_panel=OPTIMISATION)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=OPTIMISATION)] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="constant, linear, cosine, steps.", rich_help_panel=CHOICES)
+        str | None, typer.Option(help="constant, linear, cosine, steps.", rich_help_panel=OPTIMISATION)
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images a step.", rich_help_panel=CHOICES)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images a step.", rich_help_panel=OPTIMISATION)] = None,
     model: o.Model = None,
     classes: o.Classes = None,
     mean: o.Mean = None,
