@@ -63,6 +63,12 @@ Procedure = Generator[Ask, Tally, Result]
 """How to deal with one image: yields what it asks for, is sent the tally of that stream so far, returns its result."""
 
 
+def drawing(stream: str, samples: int) -> Procedure[Tally]:
+    """So many draws of one stream, and nothing else."""
+    tally = yield Ask(stream, samples)
+    return tally
+
+
 @dataclass
 class Job(Generic[Result]):
     """An image (channels, height, width), its index in the data set, and what to do with it."""

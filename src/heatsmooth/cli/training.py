@@ -227,7 +227,7 @@ def table(rows: list[dict[str, str]], title: str) -> None:
     grid = Table(title=title, title_justify="left")
     for name in rows[0]:
         first = name == next(iter(rows[0]))
-        grid.add_column(name, justify="left" if first else "right", overflow="fold" if first else "ellipsis")
+        grid.add_column(name, justify="left" if first else "right", no_wrap=first)
     for row in rows:
         grid.add_row(*row.values())
     Console().print(grid)

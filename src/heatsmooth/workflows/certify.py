@@ -11,7 +11,7 @@ from heatsmooth.certification.bounds import predict as predict_from_counts
 from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_each
 from heatsmooth.certification.logs import read_certificates, write_log
 from heatsmooth.certification.radii import l_bound, round_down
-from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.data import load
 from heatsmooth.data.folder import read_image
 from heatsmooth.errors import require
@@ -198,14 +198,9 @@ def predict_images(
         assert sigma is not None
         fast = for_inference(network, on_device[:CHUNK])
         sampler = Sampler(fast, sigma=sigma, classes=count, seed=seed, batch_size=batch_size)
-        jobs = (Job(i, image, _predicting(noise_samples)) for i, image in enumerate(images))
+        jobs = (Job(i, image, drawing("prediction", noise_samples)) for i, image in enumerate(images))
         for job, tally in sampler.run(jobs):
             found, abstain = predict_from_counts(tally.counts[None], alpha=alpha)
             rows[job.index]["average_class"] = None if abstain[0] else int(found[0])
             rows[job.index]["average_basis"] = f"statistical, 1-alpha={1 - alpha:.10g}"
     return rows
-
-
-def _predicting(samples: int) -> Procedure[Tally]:
-    tally = yield Ask("prediction", samples)
-    return tally

@@ -1,0 +1,119 @@
+"""``heatsmooth compare``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heatsmooth.cli import options as o
+from heatsmooth.cli.training import show, table
+from heatsmooth.errors import InputError
+
+CHANGES = "Changes to the recipe"
+
+
+def compare(
+    recipe: Annotated[
+        str,
+        typer.Argument(help="cifar10, imagenet, cifar10-small, fashion-small or imagenet-sample.", metavar="RECIPE"),
+    ],
+    *,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go: RECIPE, unless named.")] = None,
+    data_root: o.DataRoot = None,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="All stages on a handful of images: does it run?")
+    ] = False,
+    seeds: Annotated[str, typer.Option(help="As 0,1,2: mean and spread over them.")] = "0",
+    data: Annotated[str | None, typer.Option(help=o.DATA_HELP, rich_help_panel=CHANGES)] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, as bootcamp,gaussian.", rich_help_panel=CHANGES)
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="Test images to certify.", rich_help_panel=CHANGES)] = None,
+    n: Annotated[int | None, typer.Option(help="Estimation draws an image.", rich_help_panel=CHANGES)] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Your undefended network.", rich_help_panel=CHANGES)
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Centre crop of an imagefolder.", rich_help_panel=CHANGES)
+    ] = None,
+    model: o.Model = None,
+    classes: o.Classes = None,
+    mean: o.Mean = None,
+    std: o.Std = None,
+    device: o.Device = None,
+    quiet: o.Quiet = False,
+    as_json: o.Json = False,
+) -> None:
+    """Make, certify, attack, time and audit every method of the paper, and report; repeating it continues it.
+
+    Example: heatsmooth compare fashion-small --out runs/fashion-small
+    """
+    from heatsmooth.progress import bar
+    from heatsmooth.report import build_report
+    from heatsmooth.workflows.compare import brought, chosen_recipe, compare_run
+
+    network = brought(source, model=model, classes=classes, mean=o.numbers(mean, "--mean"), std=o.numbers(std, "--std"))
+    changes: dict[str, Any] = {"data": data, "certified": images, "n": n, "image_size": image_size}
+    chosen = chosen_recipe(
+        recipe,
+        rehearse=rehearse,
+        given=network is not None,
+        methods=None if methods is None else methods.split(","),
+        **changes,
+    )
+    place = out or Path(recipe)
+    with bar(shown=not quiet) as progress:
+        found = compare_run(
+            chosen,
+            out=place,
+            seeds=_seeds(seeds),
+            data_root=data_root,
+            network=network,
+            device=device,
+            progress=progress,
+        )
+        page = build_report([place / f"seed-{found['seeds'][0]}"], place / "report.html", title=f"heatsmooth: {recipe}")
+    found["report"] = page["out"]
+    if as_json:
+        show(found, as_json)
+        return
+    table([_shown(name, row) for name, row in found["methods"].items()], f"{chosen.about} σ={chosen.sigma:g}")
+    typer.echo(
+        "One pass: accuracy of the network; agrees: how often its class is that of its Gaussian average. r ≥ and ACR: "
+        "certified accuracy and mean radius of the average, each certificate false with probability at most 0.001, "
+        "abstentions count as errors. PGD and DDN: the median L2 distance "
+        "they need, on the average where a method predicts by averaging."
+    )
+    typer.echo(f"Report: {page['out']}")
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--seeds: expected whole numbers as 0,1,2, got {text!r}") from None
+
+
+def _shown(name: str, row: dict[str, Any]) -> dict[str, str]:
+    from heatsmooth.certification.radii import round_down
+
+    def share(key: str) -> str:
+        spread = f" ± {row[f'{key}_sd']:.1%}" if f"{key}_sd" in row else ""
+        return f"{row[key]:.1%}{spread}"
+
+    def distance(key: str) -> str:
+        if row[key] is None:
+            return "–"
+        spread = f" ± {row[f'{key}_sd']:.3f}" if f"{key}_sd" in row else ""
+        return f"{round_down(row[key], 3):.3f}{spread}"
+
+    return {
+        "method": name,
+        "one pass": share("one_pass_accuracy"),
+        "agrees": share("agreement"),
+        "r ≥ .25": share("certified_at_0.25"),
+        "r ≥ .5": share("certified_at_0.5"),
+        "ACR": distance("average_certified_radius"),
+        "PGD": distance("pgd_median"),
+        "DDN": distance("ddn_median"),
+    }

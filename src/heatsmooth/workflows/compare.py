@@ -1,0 +1,288 @@
+"""``compare``: every method of a recipe made, certified, attacked, timed and audited; repeating it continues it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from heatsmooth.auditing import Audit
+from heatsmooth.certification.certificates import Settings
+from heatsmooth.certification.logs import read_certificates
+from heatsmooth.certification.radii import l_bound
+from heatsmooth.data import ImageSet, load
+from heatsmooth.errors import InputError, require
+from heatsmooth.models import load as load_model
+from heatsmooth.models import save
+from heatsmooth.models.checkpoint import WEIGHTS_FILE
+from heatsmooth.progress import Progress, silent
+from heatsmooth.runs import read_json, write_json
+from heatsmooth.workflows.attack import Attack, attack_run, read_attacks
+from heatsmooth.workflows.audit import audit_run
+from heatsmooth.workflows.certify import certify_run, recompute_run
+from heatsmooth.workflows.recipes import RECIPES, Given, Method, Recipe, Smoothed, Trained
+from heatsmooth.workflows.timing import inference_times
+from heatsmooth.workflows.training import smooth_run, train_run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run directory of a comparison, and what fills it."""
+
+    name: str
+    fill: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Kitchen:
+    """A recipe with what the user brings to it."""
+
+    recipe: Recipe
+    out: Path
+    seed: int
+    data_root: Path | None = None
+    network: dict[str, Any] | None = None
+    """``source`` of the network that is brought, and ``model``, ``classes``, ``mean``, ``std`` if it needs them."""
+    device: str | None = None
+    progress: Progress = silent
+
+    @property
+    def place(self) -> Path:
+        """Where the runs of this seed are."""
+        return self.out / f"seed-{self.seed}"
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """Arguments that every stage takes."""
+        shared = {"data": self.recipe.data, "data_root": self.data_root, "image_size": self.recipe.image_size}
+        return shared | {"seed": self.seed, "device": self.device, "progress": self.progress}
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The name of a network that is brought: code is imported only where it is named."""
+        return {"model": (self.network or {}).get("model")}
+
+    def test_images(self, wanted: int) -> tuple[ImageSet, dict[str, Any]]:
+        """The test images, and ``stride`` and ``images`` that spread so many of them evenly."""
+        whole = load(self.recipe.data, "test", root=self.data_root, image_size=self.recipe.image_size)
+        return whole, {"stride": max(1, len(whole) // wanted), "images": wanted}
+
+    def stages(self) -> Iterator[Stage]:
+        """All stages, in an order in which each finds what it needs."""
+        for name, method in self.recipe.methods.items():
+            yield Stage(name, partial(self._make, name, method))
+        for name, method in self.recipe.methods.items():
+            yield Stage(f"{name}-certified", partial(self._certify, name, method))
+            if self.recipe.top_k > 1:
+                yield Stage(f"{name}-top-{self.recipe.top_k}", partial(self._recertify, name))
+            for kind in ("pgd", "ddn"):
+                yield Stage(f"{name}-{kind}", partial(self._attack, name, method, kind))
+            yield Stage(f"{name}-timed", partial(self._time, name))
+            if isinstance(method, Smoothed) and self.recipe.audited:
+                yield Stage(f"{name}-audited", partial(self._audit, name, method))
+
+    def _make(self, name: str, method: Method) -> None:
+        """The network of a method, in a run directory."""
+        common, out, limit = self.common, self.place / name, self.recipe.limit_train
+        if isinstance(method, Given):
+            if not (out / WEIGHTS_FILE).exists():
+                out.mkdir(parents=True, exist_ok=True)
+                save(load_model(**(self.network or {})), out / WEIGHTS_FILE)
+        elif isinstance(method, Trained):
+            train_run(
+                out=out,
+                model=self.recipe.model,
+                choices=method.choices,
+                plan=method.plan,
+                limit_train=limit,
+                **common,
+            )
+        else:
+            smooth_run(
+                source=self.place / method.start,
+                sigma=self.recipe.sigma,
+                out=out,
+                preset=method.preset,
+                changes=method.changes,
+                limit_train=limit,
+                **self.named,
+                **common,
+            )
+
+    def _certify(self, name: str, method: Method) -> None:
+        class_from = "noise" if method.stochastic else "clean"
+        settings = Settings(self.recipe.sigma, n=self.recipe.n, n0=self.recipe.n0, class_from=class_from)  # type: ignore[arg-type]
+        spread = self.test_images(self.recipe.certified)[1]
+        out = self.place / f"{name}-certified"
+        certify_run(
+            source=self.place / name, settings=settings, out=out, means=True, **spread, **self.named, **self.common
+        )
+
+    def _recertify(self, name: str) -> None:
+        certified, out = self.place / f"{name}-certified", self.place / f"{name}-top-{self.recipe.top_k}"
+        if not (out / "run.json").exists() or read_json(out / "run.json")["status"] != "done":
+            recompute_run(source=certified, changes={"top_k": self.recipe.top_k}, out=out, log=None)
+
+    def _attack(self, name: str, method: Method, kind: str) -> None:
+        averaged = {"noise_samples": self.recipe.noise_samples, "sigma": self.recipe.sigma, "batch_size": 20}
+        attack = Attack(
+            attack=kind,  # type: ignore[arg-type]  # checked by Attack
+            steps=self.recipe.steps,
+            eps=self.recipe.eps,
+            top_k=self.recipe.top_k if self.recipe.top_k == 5 else 1,
+            **(averaged if method.stochastic else {}),  # type: ignore[arg-type]
+        )
+        spread = self.test_images(self.recipe.attacked)[1]
+        out = self.place / f"{name}-{kind}"
+        attack_run(source=self.place / name, attack=attack, out=out, **spread, **self.named, **self.common)
+
+    def _time(self, name: str) -> None:
+        file = self.place / f"{name}-timed" / "timing.json"
+        if file.exists():
+            return
+        whole, _ = self.test_images(1)
+        found = inference_times(
+            load_model(self.place / name, **self.named),
+            whole.images(torch.arange(min(20, len(whole)))),
+            sigma=self.recipe.sigma,
+            samples=self.recipe.noise_samples,
+            seed=self.seed,
+        )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, found)
+
+    def _audit(self, name: str, method: Smoothed) -> None:
+        spread = self.test_images(self.recipe.audited)[1]
+        audit_run(
+            source=self.place / name,
+            teacher=self.place / method.start,
+            how=Audit(self.recipe.sigma, n=min(1000, self.recipe.n), steps=self.recipe.steps),
+            out=self.place / f"{name}-audited",
+            **spread,
+            **self.named,
+            **self.common,
+        )
+
+
+def chosen_recipe(name: str, *, rehearse: bool = False, given: bool = False, **changes: Any) -> Recipe:
+    """The recipe of that name, with ``data``, ``n``, ``certified``, … changed where they are not None.
+
+    ``given``: the user brings the undefended network. ``methods``: only these, and what they are smoothed from.
+    """
+    require(name in RECIPES, f"compare: expected {', '.join(RECIPES)}, got {name!r}")
+    recipe = RECIPES[name]
+    wanted = changes.pop("methods", None)
+    recipe = replace(recipe, **{key: value for key, value in changes.items() if value is not None})
+    if given:
+        recipe = replace(recipe, methods=recipe.methods | {"undefended": Given()})
+    if wanted is not None:
+        unknown = [method for method in wanted if method not in recipe.methods]
+        require(not unknown, f"--methods: expected some of {', '.join(recipe.methods)}, got {', '.join(unknown)}")
+        chosen = set(wanted)
+        chosen |= {m.start for key, m in recipe.methods.items() if key in chosen and isinstance(m, Smoothed)}
+        recipe = replace(recipe, methods={key: m for key, m in recipe.methods.items() if key in chosen})
+    missing = any(isinstance(method, Given) for method in recipe.methods.values()) and not given
+    require(not missing, f"compare {name}: expected your network, got none; name it by --from and --model")
+    require(bool(recipe.data), f"compare {name}: expected your images, got none; name them by --data imagefolder:PATH")
+    return recipe.rehearsed() if rehearse else recipe
+
+
+def compare_run(
+    recipe: Recipe,
+    *,
+    out: Path,
+    seeds: tuple[int, ...] = (0,),
+    data_root: Path | None = None,
+    network: dict[str, Any] | None = None,
+    device: str | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Fill ``out`` with every stage of the recipe for every seed; the comparison, also in ``out``/comparison.json."""
+    require(bool(seeds), "--seeds: expected numbers as 0,1,2, got none")
+    begin = time.monotonic()
+    for seed in seeds:
+        kitchen = Kitchen(recipe, out, seed, data_root, network, device, progress)
+        stages = list(kitchen.stages())
+        for number, stage in enumerate(stages, start=1):
+            progress(f"seed {seed}, stage {number} of {len(stages)}: {stage.name}", 0, 1)
+            stage.fill()
+            progress(f"seed {seed}, stage {number} of {len(stages)}: {stage.name}", 1, 1)
+    found = {
+        "command": "compare",
+        "out": str(out),
+        "sigma": recipe.sigma,
+        "seeds": list(seeds),
+        "seconds": round(time.monotonic() - begin, 1),
+        "methods": {name: _row(name, recipe, [out / f"seed-{seed}" for seed in seeds]) for name in recipe.methods},
+    }
+    write_json(out / "comparison.json", found)
+    return found
+
+
+def _row(name: str, recipe: Recipe, places: list[Path]) -> dict[str, Any]:
+    """The figures of a method: each the mean over the seeds, and beside it the standard deviation if there are more."""
+    per_seed = [_figures(place, name, recipe) for place in places]
+    row: dict[str, Any] = {}
+    for key in per_seed[0]:
+        values = [value for figures in per_seed if (value := figures[key]) is not None]
+        row[key] = float(np.mean(values)) if values else None
+        if len(values) > 1:
+            row[f"{key}_sd"] = float(np.std(values, ddof=1))
+    return row
+
+
+def _figures(place: Path, name: str, recipe: Recipe) -> dict[str, float | None]:
+    """What the run directories of one seed say of a method. Distances: medians over images right at the start."""
+    certificates = read_certificates(place / f"{name}-certified")
+    label, target = (np.array([record[key] for record in certificates]) for key in ("label", "target"))
+    radius = np.array([record["radius"] for record in certificates])
+    clean = np.array([record["clean_class"] for record in certificates])
+    average = np.array([int(np.argmax(record["counts"])) for record in certificates])
+    right = (label == target) & ~np.array([record["abstain"] for record in certificates])
+    method = recipe.methods[name]
+    if method.stochastic:
+        probabilities = np.array([np.array(record["sums"]) / record["n"] for record in certificates])
+    else:
+        probabilities = np.array([record["clean_probabilities"] for record in certificates])
+    bound = l_bound(probabilities, sigma=recipe.sigma)
+    timing = read_json(place / f"{name}-timed" / "timing.json")
+    figures: dict[str, float | None] = {
+        "one_pass_accuracy": float((clean == label).mean()),
+        "average_accuracy": float((average == label).mean()),
+        "agreement": float((clean == average).mean()),
+        **{f"certified_at_{r:g}": float((right & (radius >= r)).mean()) for r in (0.0, 0.25, 0.5, 0.75)},
+        "average_certified_radius": float((right * radius).mean()),
+        "median_radius": float(np.median(radius)),
+        "mean_radius": float(radius.mean()),
+        "largest_radius": float(radius.max()),
+        "l_bound_median": float(np.median(bound)),
+        "l_bound_mean": float(bound.mean()),
+        "one_pass_seconds": timing["one_pass_seconds"],
+        "stochastic_seconds": timing["stochastic_seconds"],
+    }
+    for kind in ("pgd", "ddn"):
+        distances = np.array(
+            [np.inf if not r["success"] else r["distance"] for r in read_attacks(place / f"{name}-{kind}")]
+        )
+        fooled = distances[distances > 0]
+        figures[f"{kind}_median"] = _finite(np.median(fooled)) if len(fooled) else None
+        figures[f"{kind}_mean_of_attacked"] = _finite(fooled[np.isfinite(fooled)].mean()) if len(fooled) else None
+    return figures
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def brought(source: Path | None, **facts: Any) -> dict[str, Any] | None:
+    """What ``load_model`` takes, if the user brings a network."""
+    if source is None:
+        given = [name for name, value in facts.items() if value is not None]
+        if given:
+            raise InputError(f"--{given[0]}: expected --from beside it, got none; name the weights")
+        return None
+    return {"source": source, **facts}

@@ -1,0 +1,15 @@
+import torch
+
+from heatsmooth.models import NetworkSpec, build
+from heatsmooth.workflows.timing import inference_times
+
+
+def test_times_of_one_pass_and_of_many_are_of_the_same_images() -> None:
+    torch.manual_seed(0)
+    found = inference_times(
+        build(NetworkSpec("small", channels=1)).eval(), torch.rand(3, 1, 28, 28), sigma=0.01, samples=50, rounds=1
+    )
+    assert 0 < found["one_pass_seconds"] < found["stochastic_seconds"]
+    assert found["plain_seconds"] > 0
+    assert found["images"] == 3
+    assert 0 <= found["agreement"] <= 1
