@@ -20,7 +20,7 @@ from heatsmooth.training.heat import Heat, heat_smoothing
 from heatsmooth.training.loop import STATE_FILE, Plan, accelerator, finished_stages, fit, restore_student
 
 PUBLIC_CODE_WEIGHT = 3e-4
-"""Of ‖∇v‖²_F in the ImageNet runs behind the paper's figures: a sum over 6 of 1,000 classes (6/1000), taken in normalised
+"""Of ‖∇v‖²_F in the ImageNet runs behind the paper's figures: a sum over 6 of 1,000 classes (6/1000), in normalised
 coordinates (0.226² ≈ 0.05). The same weight for any number of classes; the nominal one is 1."""
 
 PRESETS: dict[str, Callable[[float], tuple[Heat, Plan]]] = {
