@@ -51,7 +51,7 @@ def certify_run(
 ) -> dict[str, Any] | None:
     """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
     chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
-    count = classes or (10 if chosen.labels is None else int(chosen.known_labels().max()) + 1)
+    count = classes or chosen.classes or 10
     network = load_model(source, model=model, classes=count, channels=chosen.shape[0], mean=mean, std=std)
     processes = accelerator(device)
     network.to(processes.device)
