@@ -21,7 +21,7 @@ def export(
         int | None, typer.Option(help="Side of an image, in pixels (default: the network's).")
     ] = None,
     model: o.Model = None,
-    classes: Annotated[int, typer.Option(help="Classes of a built-in network.", rich_help_panel=o.NETWORK)] = 10,
+    classes: o.Classes = None,
     mean: o.Mean = None,
     std: o.Std = None,
     quiet: o.Quiet = False,

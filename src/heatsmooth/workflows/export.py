@@ -23,7 +23,7 @@ def export_run(
     data_root: Path | None = None,
     image_size: int | None = None,
     model: str | None = None,
-    classes: int = 10,
+    classes: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     progress: Progress = silent,
@@ -36,8 +36,8 @@ def export_run(
     chosen = None
     if data is not None:
         chosen = load(data, "test", root=data_root, image_size=image_size or 224, progress=progress).strided(1, images)
-    channels = 3 if chosen is None else chosen.shape[0]
-    network = load_model(source, model=model, classes=classes, channels=channels, mean=mean, std=std)
+    channels, known = (3, None) if chosen is None else (chosen.shape[0], chosen.classes)
+    network = load_model(source, model=model, classes=classes or known or 10, channels=channels, mean=mean, std=std)
     if chosen is None:
         size = image_size or network.spec.size or 224
         shown = torch.empty(0, network.spec.channels, size, size)
