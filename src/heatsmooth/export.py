@@ -95,7 +95,7 @@ class OnePass(nn.Module):
 
 def export_onnx(
     model: nn.Module,
-    path: Path,
+    path: Path | str,
     images: Tensor,
     *,
     sigma: float,
@@ -131,9 +131,10 @@ def export_onnx(
     progress("exporting", 1, 1)
     session = _session(needed, content)
     difference = _check(session, one_pass, shown, progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content)
-    return Exported(path, outputs, metadata, len(shown), difference)
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, content)
+    return Exported(file, outputs, metadata, len(shown), difference)
 
 
 def _needed() -> ModuleType:
