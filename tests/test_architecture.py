@@ -21,6 +21,8 @@ ALLOWED = {
     "certification": {"data", "models", "runs"},
     "auditing": {"attacks", "certification", "data", "models"},
     "calibrate": {"certification", "runs"},
+    "export": {"calibrate", "certification", "models", "runs"},
+    "peers": {"models"},
     "report": {"certification", "runs"},
     "workflows": {
         "auditing",
@@ -31,11 +33,12 @@ ALLOWED = {
         "certification",
         "attacks",
         "evaluate",
+        "export",
         "runs",
     },
     "cli": {"auditing", "report", "certification", "training", "workflows"},
     "__main__": {"cli"},
-    "__init__": {"attacks", "training", "certification"},
+    "__init__": {"attacks", "training", "certification", "export"},
 }
 
 

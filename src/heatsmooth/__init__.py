@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from heatsmooth.attacks import Adversarial, GaussianAverage, ddn, pgd
     from heatsmooth.certification.certificates import Certificates, certify
     from heatsmooth.certification.radii import l_bound
+    from heatsmooth.export import export_onnx
     from heatsmooth.training import smooth
 
 _HOMES = {
@@ -18,6 +19,7 @@ _HOMES = {
     "GaussianAverage": "attacks",
     "certify": "certification.certificates",
     "ddn": "attacks",
+    "export_onnx": "export",
     "l_bound": "certification.radii",
     "pgd": "attacks",
     "smooth": "training",
@@ -31,6 +33,7 @@ __all__ = [
     "__version__",
     "certify",
     "ddn",
+    "export_onnx",
     "l_bound",
     "pgd",
     "smooth",

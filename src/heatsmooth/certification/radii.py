@@ -21,6 +21,8 @@ FURTHEST = 100.0
 """No radius of ``top_k_radius`` is larger than this times sigma."""
 CANCELLATION = 1e-13
 """Taken off a small difference whose square root is wanted, so that rounding never enlarges a radius."""
+L_BOUND_BASIS = "assumes an exact average"
+"""On what the L-bound of a network's own probabilities rests."""
 
 
 def one_sided_radius(lower: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:

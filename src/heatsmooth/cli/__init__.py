@@ -11,6 +11,7 @@ from heatsmooth.cli.calibrate import calibrate
 from heatsmooth.cli.certify import certify, predict
 from heatsmooth.cli.compare import compare
 from heatsmooth.cli.demo import demo
+from heatsmooth.cli.export import export
 from heatsmooth.cli.help import Command
 from heatsmooth.cli.report import report
 from heatsmooth.cli.training import smooth, train
@@ -39,6 +40,7 @@ app.command(cls=Command, short_help="Classify image files, with a radius.")(pred
 app.command(cls=Command, short_help="Find how small an L2 perturbation breaks it.")(attack)
 app.command(cls=Command, short_help="Find out whether the certificates hold.")(audit)
 app.command(cls=Command, short_help="Learn a one-pass radius with a guarantee.")(calibrate)
+app.command(cls=Command, short_help="One ONNX file: class and radii in one pass.")(export)
 app.command(cls=Command, short_help="Every method of the paper, side by side.")(compare)
 app.command(cls=Command, short_help="One HTML page of any runs and logs.")(report)
 

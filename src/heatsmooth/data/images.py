@@ -64,6 +64,11 @@ class ImageSet:
         _, channels, height, width = self.pixels.shape
         return int(channels), int(height), int(width)
 
+    @property
+    def classes(self) -> int | None:
+        """How many classes the source has by its labels, whichever images were chosen; None if there are no labels."""
+        return None if self.labels is None else int(self.labels.max()) + 1
+
     def raw(self, positions: Tensor) -> Tensor:
         """The images at these positions of the set as they are stored, uint8 or float32."""
         return self.pixels[self.indices[positions]]

@@ -1,6 +1,7 @@
 """Weights on disk: safetensors with the architecture and normalisation beside them.
 
-Loading is strict, strips ``module.``, and never runs code: a pickle that holds more than tensors is refused.
+Loading is strict and never runs code: a pickle that holds more than tensors is refused. The names that wrappers put in
+are understood, see ``wrappers``.
 """
 
 import json
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models.classifier import Classifier, NetworkSpec, build
 from heatsmooth.models.resnet import ARCHITECTURES
+from heatsmooth.models.wrappers import completed, read_names
 from heatsmooth.runs import sha256, write_atomically
 
 METADATA_KEY = "heatsmooth"
@@ -90,7 +92,8 @@ def load(
     """The classifier of a run directory or of a file of weights, in evaluation mode.
 
     A file that heatsmooth wrote says what network it is; for any other, ``model`` (with ``classes`` and
-    ``channels`` for a built-in one) does. ``mean`` and ``std`` replace the recorded normalisation.
+    ``channels`` for a built-in one) does. ``mean`` and ``std`` replace the recorded normalisation; for
+    weights that stood behind one they must be given, or be in the file.
     """
     path = source / WEIGHTS_FILE if source.is_dir() else source
     state, metadata = load_state(path)
@@ -109,10 +112,15 @@ def load(
             f"{path}: expected --model {spec.architecture}, got none; heatsmooth imports code only where you name it"
         )
     if mean is not None or std is not None:
-        spec = replace(spec, mean=mean or (0.0,), std=std or (1.0,) * len(mean or (0.0,)))
-    classifier = build(spec)
-    load_strictly(classifier.network, state, path)
-    return classifier.eval()
+        mean, std = completed(mean, std)
+        spec = replace(spec, mean=mean, std=std)
+    network = build(spec).network
+    reading = read_names(state, network.state_dict().keys())
+    load_strictly(network, reading.state, path)
+    if reading.normalised:
+        mean, std = reading.agreed(path, mean, std)
+        spec = replace(spec, mean=mean, std=std)
+    return Classifier(network, spec).eval()
 
 
 def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
@@ -128,15 +136,8 @@ def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
 
 
 def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Load every parameter and buffer, or raise an error that names the first that does not fit.
-
-    Names may carry the ``module.`` that parallel wrappers put in.
-    """
+    """Load every parameter and buffer, or raise an error that names the first that does not fit."""
     own = network.state_dict()
-    if own.keys() != state.keys():
-        state = {
-            ".".join(part for part in name.split(".") if part != "module"): tensor for name, tensor in state.items()
-        }
     missing, foreign = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     remedy = "choose the --model (and --classes) these weights were trained with"
     if missing or foreign:

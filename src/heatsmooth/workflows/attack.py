@@ -102,9 +102,9 @@ def attack_run(
     records are the same for any number of shards, processes and interruptions.
     """
     chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
-    labels = chosen.known_labels()
+    chosen.known_labels()  # refuses images without labels
     network = load_model(
-        source, model=model, classes=classes or int(labels.max()) + 1, channels=chosen.shape[0], mean=mean, std=std
+        source, model=model, classes=classes or chosen.classes or 10, channels=chosen.shape[0], mean=mean, std=std
     )
     processes = accelerator(device)
     network.to(processes.device)

@@ -34,7 +34,7 @@ def audit_run(
 ) -> dict[str, Any]:
     """Audit the network of ``source`` on these images into ``out``/audit.json; what it says."""
     chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
-    known = classes or (10 if chosen.labels is None else int(chosen.known_labels().max()) + 1)
+    known = classes or chosen.classes or 10
     place = accelerator(device).device
     network, former = (
         None

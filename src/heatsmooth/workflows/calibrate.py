@@ -1,6 +1,5 @@
 """``calibrate``, and the one-pass radii that come of it."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from heatsmooth.certification.logs import read_certificates
 from heatsmooth.certification.radii import round_down
 from heatsmooth.data import load
 from heatsmooth.errors import require
-from heatsmooth.models import Classifier, count_classes, model_hash
+from heatsmooth.models import Classifier, count_classes, model_hash, save
 from heatsmooth.models import load as load_model
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
@@ -70,7 +69,7 @@ def calibrate_run(
     identity = {"model": found, "certificate": made, "data": settings["data"], "epsilon": epsilon, "seed": seed}
     run = Run(out, "calibrate", identity)
     try:
-        shutil.copyfile(source / WEIGHTS_FILE if source.is_dir() else source, out / WEIGHTS_FILE)
+        save(network, out / WEIGHTS_FILE)
         write_json(out / CALIBRATION_FILE, calibration.to_json())
         run.update(status="done", model_hash=found)
     finally:

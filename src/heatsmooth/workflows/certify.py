@@ -10,7 +10,7 @@ import torch
 from heatsmooth.certification.bounds import predict as predict_from_counts
 from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_each
 from heatsmooth.certification.logs import read_certificates, write_log
-from heatsmooth.certification.radii import l_bound, round_down
+from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.data import load
 from heatsmooth.data.folder import read_image
@@ -51,7 +51,7 @@ def certify_run(
 ) -> dict[str, Any] | None:
     """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
     chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
-    count = classes or (10 if chosen.labels is None else int(chosen.known_labels().max()) + 1)
+    count = classes or chosen.classes or 10
     network = load_model(source, model=model, classes=count, channels=chosen.shape[0], mean=mean, std=std)
     processes = accelerator(device)
     network.to(processes.device)
@@ -188,7 +188,7 @@ def predict_images(
     if sigma is not None:
         require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
         for facts, radius in zip(rows, l_bound(probabilities, sigma=sigma), strict=True):
-            facts |= {"l_bound": round_down(float(radius), 4), "basis": "assumes an exact average"}
+            facts |= {"l_bound": round_down(float(radius), 4), "basis": L_BOUND_BASIS}
     calibration = read_calibration(source, network)
     if calibration is not None:
         for facts, radius in zip(rows, calibration.radius(probabilities), strict=True):

@@ -104,7 +104,7 @@ def smooth_run(
     heat, plan = _preset(preset, sigma, **(changes or {}))
     images = load(data, "train", root=data_root, image_size=image_size, progress=progress).sampled(limit_train)
     test = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(1, TESTED)
-    known = classes or (10 if images.labels is None else int(images.known_labels().max()) + 1)
+    known = classes or images.classes or 10
     teacher = load_model(source, model=model, classes=known, channels=images.shape[0], mean=mean, std=std)
     _check_fit(teacher, images, test)
     settings = {
