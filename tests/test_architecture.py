@@ -22,6 +22,7 @@ ALLOWED = {
     "auditing": {"attacks", "certification", "data", "models"},
     "calibrate": {"certification", "runs"},
     "report": {"certification", "runs"},
+    "serving": {"attacks", "calibrate", "certification", "data", "models"},
     "workflows": {
         "auditing",
         "calibrate",
@@ -32,6 +33,7 @@ ALLOWED = {
         "attacks",
         "evaluate",
         "runs",
+        "serving",
     },
     "cli": {"auditing", "report", "certification", "training", "workflows"},
     "__main__": {"cli"},
