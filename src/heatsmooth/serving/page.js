@@ -3,11 +3,12 @@
   const NS = "http://www.w3.org/2000/svg", facts = JSON.parse(document.getElementById("facts").textContent);
   const at = (id) => document.getElementById(id), name = (c) => facts.names[c];
   const made = (tag, text = "", kind = "") => Object.assign(document.createElement(tag), { textContent: text, className: kind });
-  const percent = (p) => p > 0.9995 ? "> 99.9 %" : `${(100 * p).toFixed(1)} %`;
+  const percent = (p) => p > 0.9995 ? "> 99.9\u00a0%" : `${(100 * p).toFixed(1)}\u00a0%`;
   const count = (n) => n.toLocaleString("en");
   const SUBJECT = { network: "the network in one pass", average: "the Gaussian average" };
   let image = null, running = null, certificate = null;
 
+  const say = (where, text) => { if (where.textContent !== text) where.textContent = text; };
   const complain = (where, text) => { where.textContent = text; where.hidden = !text; };
 
   /* The events of a study as they come; an error in one line if it is refused or breaks off. */
@@ -60,18 +61,21 @@
   /* The radius by the number of draws, on a logarithmic axis from 50 draws to the last. */
   function draw(points) {
     const [left, right, top, bottom] = [46, 408, 12, 198], most = Math.max(facts.largestRadius, 1e-6);
+    const power = 10 ** Math.floor(Math.log10(most)), step = [0.2, 0.5, 1].map((part) => part * power).find((part) => most / part < 5) || power;
     const first = Math.min(50, facts.draws), span = Math.log(facts.draws / first) || 1;
     const x = (n) => left + (right - left) * Math.log(Math.max(n, first) / first) / span;
     const y = (r) => bottom - (bottom - top) * r / (1.05 * most);
-    const parts = [0, 0.5, 1].map((part) => part * most).flatMap((r) => [
+    const levels = Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+    const parts = levels.flatMap((r) => [
       shape("line", { class: "grid", x1: left, x2: right, y1: y(r), y2: y(r) }),
-      shape("text", { class: "tick", x: left - 6, y: y(r) + 4, "text-anchor": "end" }, r.toFixed(2)),
+      shape("text", { class: "tick", x: left - 6, y: y(r) + 4, "text-anchor": "end" }, Number(r.toPrecision(3))),
     ]);
+    parts.push(shape("line", { class: "mark", x1: left, x2: right, y1: y(most), y2: y(most) }));
     const ticks = [first, 10 * first, facts.draws].filter((n, i, all) => n <= facts.draws && (i !== 1 || all[2] > 3 * n));
     [...new Set(ticks)].forEach((n) => parts.push(
       shape("text", { class: "tick", x: x(n), y: bottom + 18, "text-anchor": n === facts.draws ? "end" : "middle" }, count(n))));
     parts.push(shape("text", { class: "axis", x: (left + right) / 2, y: 234, "text-anchor": "middle" }, "noisy draws"));
-    parts.push(shape("text", { class: "axis", x: left + 6, y: y(most) + 16 }, "most that so many draws can show"));
+    parts.push(shape("text", { class: "axis", x: left + 6, y: y(most) + 16 }, "most that all draws can show"));
     const steps = points.map(([n, r], i) => i ? `H${x(n)}V${y(r)}` : `M${x(n)},${y(r)}`).join("");
     if (steps) parts.push(shape("path", { class: "line", d: steps }));
     at("chart").replaceChildren(...parts);
@@ -107,9 +111,10 @@
       certificate.points.push([event.n, event.radius]);
       at("radius").textContent = event.abstain ? "none yet" : event.radius.toFixed(4);
       at("radius").classList.toggle("none", event.abstain);
-      at("verdict").textContent = event.abstain
+      const other = event.class === certificate.onePass ? "" : ` In one pass the network says “${name(certificate.onePass)}”, of which nothing is certified.`;
+      say(at("verdict"), (event.abstain
         ? `The draws do not yet show that the average says “${name(event.class)}”.`
-        : `Within this distance the average says “${name(event.class)}”.`;
+        : `Within this distance the average says “${name(event.class)}”.`) + other);
       bars(at("counts"), event.counts.map(([c, k]) => [name(c), `${count(k)} of ${count(event.n)}`, k / event.n]));
       at("state").textContent = `${count(event.n)} draws`;
       draw(certificate.points);
@@ -119,7 +124,7 @@
     },
     done() {
       at("state").textContent = `Done after ${count(certificate.n)} draws.`;
-      if (certificate.abstain) at("verdict").textContent = "The average abstains: no class is shown to win, nothing is claimed.";
+      if (certificate.abstain) say(at("verdict"), "The average abstains: no class is shown to win, nothing is claimed.");
     },
   };
 
@@ -191,7 +196,7 @@
 
   at("attacking").addEventListener("submit", async (event) => {
     event.preventDefault();
-    const button = at("attacking").querySelector("button"), file = image;
+    const button = at("attacking").querySelector(".main"), file = image;
     button.disabled = true;
     complain(at("attack-message"), "");
     const eps = encodeURIComponent(at("distance").value);
@@ -201,6 +206,10 @@
       if (file === image) complain(at("attack-message"), error.message);
     }
     button.disabled = false;
+  });
+  at("to-radius").addEventListener("click", () => {
+    const inside = Math.max(0.01, Math.floor(1000 * certificate.radius) / 1000);
+    [at("slide"), at("distance")].forEach((field) => { field.value = inside; });
   });
   at("slide").addEventListener("input", () => { at("distance").value = at("slide").value; });
   at("distance").addEventListener("input", () => { at("slide").value = at("distance").value; });

@@ -12,12 +12,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from heatsmooth.errors import InputError
 from heatsmooth.serving.limits import TokenBuckets, is_loopback, is_own_name
 from heatsmooth.serving.page import Page, page
 from heatsmooth.serving.studies import FURTHEST, Subject, attacking, certifying, png_bytes
-from heatsmooth.serving.worker import BusyError, Task, Worker, complain
+from heatsmooth.serving.worker import BusyError, Study, Task, Worker, complain
 
 MOST_BYTES = 10_000_000
 """Of an upload."""
@@ -93,6 +94,9 @@ class Server(ThreadingHTTPServer):
     def close(self) -> None:
         """Stop the network, tell who is waiting, and free the port."""
         self.worker.close()
+        end = time.monotonic() + LINGERING
+        for _ in range(CONNECTIONS):  # each that is free, and each that becomes so
+            self._connections.acquire(timeout=max(0.0, end - time.monotonic()))
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -148,47 +152,46 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def _answer(self, how: Any) -> None:
+    def _answer(self, how: Callable[[str, str], None]) -> None:
         try:
-            self._check_sender()
-            how(urlsplit(self.path))
+            if not is_own_name(self.headers.get("Host"), self.server.host):
+                raise RefusedError(
+                    HTTPStatus.FORBIDDEN, f"expected {self.server.url}, got another host; open that address"
+                )
+            path, _, query = self.path.partition("?")
+            how(path, query)
         except RefusedError as refusal:
-            self._send(refusal.status, f"{refusal}\n".encode(), "text/plain; charset=utf-8", **refusal.headers)
+            self._refuse(refusal.status, str(refusal), **refusal.headers)
         except InputError as error:
-            self._send(HTTPStatus.BAD_REQUEST, f"{error}\n".encode(), "text/plain; charset=utf-8")
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         except BusyError:
-            line = b"too many images at work; try again in a few seconds\n"
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, line, "text/plain; charset=utf-8", **{"Retry-After": "5"})
+            line = "too many images at work; try again in a few seconds"
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, line, **{"Retry-After": "5"})
 
-    def _check_sender(self) -> None:
-        """Only pages of this server, under a name of its own, may ask."""
-        own, origin = self.headers.get("Host"), self.headers.get("Origin")
-        if not is_own_name(own, self.server.host):
-            raise RefusedError(HTTPStatus.FORBIDDEN, f"expected {self.server.url}, got another host; open that address")
-        elsewhere = origin is not None and urlsplit(origin).netloc.lower() != (own or "").lower()
-        if elsewhere or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise RefusedError(
-                HTTPStatus.FORBIDDEN, "expected a request of this server's own page, got one of another site"
-            )
-
-    def _get(self, address: Any) -> None:
-        if address.path == "/":
+    def _get(self, path: str, _: str) -> None:
+        if path == "/":
             shown = self.server.page
             self._send(
                 HTTPStatus.OK, shown.html, "text/html; charset=utf-8", **{"Content-Security-Policy": shown.policy}
             )
             return
-        number = address.path.removeprefix("/examples/").removesuffix(".png")
-        if address.path != f"/examples/{number}.png" or number not in self.server.examples:
+        number = path.removeprefix("/examples/").removesuffix(".png")
+        if path != f"/examples/{number}.png" or number not in self.server.examples:
             raise RefusedError(HTTPStatus.NOT_FOUND, "expected / or one of the examples, got another address; open /")
         self._send(HTTPStatus.OK, self.server.examples[number], "image/png")
 
-    def _post(self, address: Any) -> None:
+    def _post(self, path: str, query: str) -> None:
+        origin, own = self.headers.get("Origin"), self.headers["Host"].lower()
+        foreign = self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+        if foreign or origin not in (None, f"http://{own}", f"https://{own}"):
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, "expected a request of this server's own page, got one of another site"
+            )
         subject = self.server.subject
-        if address.path == "/certify":
+        if path == "/certify":
             self._stream(partial(certifying, subject, self._image()))
-        elif address.path == "/attack":
-            eps = _distance(address.query)
+        elif path == "/attack":
+            eps = _distance(query)
             self._stream(partial(attacking, subject, self._image(), eps=eps))
         else:
             raise RefusedError(HTTPStatus.NOT_FOUND, "expected /certify or /attack, got another address")
@@ -218,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
             pixels = read_image(io.BytesIO(content), size, channels=channels, name="the file", most_pixels=MOST_PIXELS)
         return as_unit_interval(torch.from_numpy(pixels))
 
-    def _stream(self, start: Any) -> None:
+    def _stream(self, start: Callable[[int], Study]) -> None:
         """The events of a study, one a line, until it ends or the visitor leaves."""
         task = self.server.worker.submit(start)
         try:
@@ -234,13 +237,16 @@ class Handler(BaseHTTPRequestHandler):
         except queue.Empty:
             return {"kind": "waiting", "present": self.server.worker.present}
 
+    def _refuse(self, status: HTTPStatus, line: str, **headers: str) -> None:
+        self.refused = True
+        self._send(status, f"{line}\n".encode(), "text/plain; charset=utf-8", **headers)
+
     def _send(self, status: HTTPStatus, content: bytes, kind: str, **headers: str) -> None:
         self._head(status, kind, **{"Content-Length": str(len(content))}, **headers)
         self.wfile.write(content)
 
     def _head(self, status: HTTPStatus, kind: str, **headers: str) -> None:
         self.connection.settimeout(WRITING)
-        self.refused = status >= HTTPStatus.BAD_REQUEST
         self.send_response(status)
         safe = {
             "Content-Type": kind,
@@ -259,7 +265,7 @@ class Handler(BaseHTTPRequestHandler):
         """What the base class refuses: a request that is none, or of an unknown method."""
         status = HTTPStatus(code)
         self.close_connection = True
-        self._send(status, f"{status.phrase.lower()}\n".encode(), "text/plain; charset=utf-8")
+        self._refuse(status, status.phrase.lower())
 
     def log_message(self, *_: Any) -> None:
         """Nothing of a visitor is kept."""
