@@ -4,6 +4,9 @@ import http.client
 import io
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -47,9 +50,11 @@ def subject(linear: Linear) -> Subject:
 
 
 @contextmanager
-def serving(model: Path, *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def serving(model: Path | None, *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """The address of a server in a process of its own."""
-    command = [sys.executable, "-m", "heatsmooth", "serve", "--from", str(model), "--sigma", "0.25", "--port", "0"]
+    command = [sys.executable, "-m", "heatsmooth", "serve", "--port", "0"]
+    if model is not None:
+        command += ["--from", str(model), "--sigma", "0.25"]
     process = subprocess.Popen(
         [*command, *options],
         stdout=subprocess.PIPE,
@@ -270,6 +275,24 @@ def test_it_stops_when_asked(model: Path, name: str) -> None:
         last = answer.read().splitlines()[-1]
         assert json.loads(last) == {"kind": "error", "message": "the server was stopped"}
         connection.close()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_commands_of_the_page_about_it(in_tmp: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs/serve.md").read_text()
+    commands = [
+        shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", page, re.S) for line in block.splitlines()
+    ]
+    train, serve, certify, attack = commands
+    assert run([*train[1:], "--quiet"]) == 0
+    assert serve[:2] == ["heatsmooth", "serve"]
+    with serving(None, *serve[2:], "--n", "200") as (url, _):
+        assert ask(url, "/examples/9.png")[0] == 200, "the embedded images, as the network knows them"
+        Path("image.png").write_bytes(picture())
+        for command, last in ((certify, "done"), (attack, "average")):
+            used = [part.replace("http://127.0.0.1:8000/", url) for part in command]
+            done = subprocess.run(used, capture_output=True, check=True)
+            assert events(done.stdout)[-1]["kind"] == last
 
 
 def test_others_are_let_in_only_on_demand(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
+from heatsmooth.calibrate import Calibration
 from heatsmooth.certification.certificates import Settings, certify
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Sampler, Tally
 from heatsmooth.errors import InputError
@@ -76,6 +78,17 @@ def test_an_attack_tells_of_network_and_average(subject: Subject) -> None:
     near, _ = played(attacking(subject, image, 1, eps=0.001), subject.sampler())
     assert not near["success"]
     assert near["distance"] <= 0.0011
+
+
+def test_a_calibrated_radius_is_shown_with_its_basis(subject: Subject) -> None:
+    known = Calibration(((0.999, 0.125),), classes=5, epsilon=0.05, alpha=0.001, sigma=0.25, fitted=10, corrected=20)
+    calibrated = replace(subject, calibration=known)
+    first = next(certifying(calibrated, an_image(), 0))
+    assert isinstance(first, dict)
+    assert first["calibrated"] == {"radius": 0.125, "subject": "average", "basis": known.basis}
+    assert first["l_bound"]["subject"] == "network"
+    with pytest.raises(InputError, match=r"--sigma: expected 0.25, that of the calibration, got 0.5"):
+        replace(calibrated, settings=Settings(0.5, adaptive=True))
 
 
 def test_visitors_take_turns(subject: Subject) -> None:

@@ -35,25 +35,28 @@ def serve(
 
     Example: heatsmooth serve --from runs/smoothed --sigma 0.25
     """
+    from heatsmooth.progress import bar
     from heatsmooth.workflows.serve import open_server
 
-    server = open_server(
-        source=source,
-        sigma=sigma,
-        host=host,
-        port=port,
-        exposed=expose,
-        names=names,
-        data=data,
-        data_root=data_root,
-        n=n,
-        alpha=alpha,
-        image_size=image_size,
-        model=model,
-        mean=o.numbers(mean, "--mean"),
-        std=o.numbers(std, "--std"),
-        device=device,
-    )
+    with bar() as progress:
+        server = open_server(
+            source=source,
+            sigma=sigma,
+            host=host,
+            port=port,
+            exposed=expose,
+            names=names,
+            data=data,
+            data_root=data_root,
+            n=n,
+            alpha=alpha,
+            image_size=image_size,
+            model=model,
+            mean=o.numbers(mean, "--mean"),
+            std=o.numbers(std, "--std"),
+            device=device,
+            progress=progress,
+        )
     if server.exposed:
         typer.echo(f"heatsmooth: warning: whoever reaches {server.url} can use this network; no password", err=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

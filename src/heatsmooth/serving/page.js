@@ -60,11 +60,11 @@
 
   /* The radius by the number of draws, on a logarithmic axis from 50 draws to the last. */
   function draw(points) {
-    const [left, right, top, bottom] = [46, 408, 12, 198], most = Math.max(facts.largestRadius, 1e-6);
+    const [left, right, top, bottom] = [46, 408, 24, 198], most = Math.max(facts.largestRadius, 1e-6);
     const power = 10 ** Math.floor(Math.log10(most)), step = [0.2, 0.5, 1].map((part) => part * power).find((part) => most / part < 5) || power;
     const first = Math.min(50, facts.draws), span = Math.log(facts.draws / first) || 1;
     const x = (n) => left + (right - left) * Math.log(Math.max(n, first) / first) / span;
-    const y = (r) => bottom - (bottom - top) * r / (1.05 * most);
+    const y = (r) => bottom - (bottom - top) * r / most;
     const levels = Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
     const parts = levels.flatMap((r) => [
       shape("line", { class: "grid", x1: left, x2: right, y1: y(r), y2: y(r) }),
@@ -75,7 +75,7 @@
     [...new Set(ticks)].forEach((n) => parts.push(
       shape("text", { class: "tick", x: x(n), y: bottom + 18, "text-anchor": n === facts.draws ? "end" : "middle" }, count(n))));
     parts.push(shape("text", { class: "axis", x: (left + right) / 2, y: 234, "text-anchor": "middle" }, "noisy draws"));
-    parts.push(shape("text", { class: "axis", x: left + 6, y: y(most) + 16 }, "most that all draws can show"));
+    parts.push(shape("text", { class: "axis", x: left, y: y(most) - 8 }, "most that all draws can show"));
     const steps = points.map(([n, r], i) => i ? `H${x(n)}V${y(r)}` : `M${x(n)},${y(r)}`).join("");
     if (steps) parts.push(shape("path", { class: "line", d: steps }));
     at("chart").replaceChildren(...parts);

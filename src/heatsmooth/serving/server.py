@@ -306,7 +306,7 @@ def _pictures(examples: ImageSet | None) -> dict[str, bytes]:
     positions = torch.arange(min(len(examples), EXAMPLES))
     if examples.labels is not None:
         labels = examples.known_labels()
-        first = [int((labels == label).nonzero()[0]) for label in labels.unique()]
-        positions = torch.tensor(first[:EXAMPLES])
+        first = [int((labels == label).nonzero()[0]) for label in labels.unique()[:EXAMPLES]]
+        positions = torch.tensor(first)
     pixels = (examples.images(positions) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     return {str(number): png_bytes(image) for number, image in enumerate(pixels)}

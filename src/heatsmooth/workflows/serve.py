@@ -8,6 +8,7 @@ from heatsmooth.certification.certificates import Settings
 from heatsmooth.data import ImageSet, load
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import load as load_model
+from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import read_json
 from heatsmooth.serving import Server, Subject
 from heatsmooth.serving.limits import is_loopback
@@ -16,8 +17,7 @@ from heatsmooth.workflows.calibrate import read_calibration
 
 TOLERANCE = 0.01
 """Drawing ends when more draws would hardly add this to the radius."""
-EMBEDDED = {"fashion-mini": "fashion-mini", "fashion-mnist/train": "fashion-mini"}
-"""Of a network trained on these images, the embedded ones that it knows."""
+EMBEDDED = "fashion-mini"
 
 
 def open_server(
@@ -37,6 +37,7 @@ def open_server(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     device: str | None = None,
+    progress: Progress = silent,
 ) -> Server:
     """A server about the network of ``source``, bound to ``host`` and ``port``; only ``exposed`` beyond this machine.
 
@@ -50,7 +51,7 @@ def open_server(
     )
     settings = Settings(sigma, n=n, alpha=alpha, adaptive=True, tolerance=TOLERANCE)
     listed = None if names is None else _lines(names)
-    examples = _examples(source, data, data_root, image_size)
+    examples = _examples(source, data, data_root, image_size, progress)
     known = listed or (None if examples is None else examples.class_names)
     classes = 10 if known is None else len(known)
     channels = 3 if examples is None else examples.shape[0]
@@ -77,9 +78,11 @@ def _lines(file: Path) -> tuple[str, ...]:
     return found
 
 
-def _examples(source: Path, data: str | None, root: Path | None, size: int | None) -> ImageSet | None:
+def _examples(
+    source: Path, data: str | None, root: Path | None, size: int | None, progress: Progress
+) -> ImageSet | None:
     name = data or _trained_on(source)
-    return None if name is None else load(name, "test", root=root, image_size=size or 224)
+    return None if name is None else load(name, "test", root=root, image_size=size or 224, progress=progress)
 
 
 def _trained_on(source: Path) -> str | None:
@@ -88,4 +91,5 @@ def _trained_on(source: Path) -> str | None:
         return None
     settings: Any = read_json(source / "run.json").get("settings")
     described = settings.get("data") if isinstance(settings, dict) else None
-    return EMBEDDED.get(str(described.get("name"))) if isinstance(described, dict) else None
+    name = str(described.get("name")) if isinstance(described, dict) else ""
+    return EMBEDDED if name.partition("/")[0] in (EMBEDDED, "fashion-mnist") else None
