@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from heatsmooth.models import Classifier, NetworkSpec
+from tests.browser import CHROMIUM, Browser
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,3 +45,12 @@ def in_tmp(tmp_path: Path) -> Iterator[Path]:
     os.chdir(tmp_path)
     yield tmp_path
     os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs chromium")
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()

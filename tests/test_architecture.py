@@ -24,6 +24,7 @@ ALLOWED = {
     "export": {"calibrate", "certification", "models", "runs"},
     "peers": {"models"},
     "report": {"certification", "runs"},
+    "serving": {"attacks", "calibrate", "certification", "data", "models"},
     "workflows": {
         "auditing",
         "calibrate",
@@ -35,6 +36,7 @@ ALLOWED = {
         "evaluate",
         "export",
         "runs",
+        "serving",
     },
     "cli": {"auditing", "report", "certification", "training", "workflows"},
     "__main__": {"cli"},

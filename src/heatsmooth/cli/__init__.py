@@ -14,6 +14,7 @@ from heatsmooth.cli.demo import demo
 from heatsmooth.cli.export import export
 from heatsmooth.cli.help import Command
 from heatsmooth.cli.report import report
+from heatsmooth.cli.serve import serve
 from heatsmooth.cli.training import smooth, train
 from heatsmooth.errors import InputError
 from heatsmooth.version import VERSION
@@ -43,6 +44,7 @@ app.command(cls=Command, short_help="Learn a one-pass radius with a guarantee.")
 app.command(cls=Command, short_help="One ONNX file: class and radii in one pass.")(export)
 app.command(cls=Command, short_help="Every method of the paper, side by side.")(compare)
 app.command(cls=Command, short_help="One HTML page of any runs and logs.")(report)
+app.command(cls=Command, short_help="A page: drop an image, watch its radius grow.")(serve)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,14 +1,16 @@
 """A folder of images: one subfolder a class, or images without labels."""
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from heatsmooth.data.images import ImageSet
@@ -20,17 +22,35 @@ RESIZE_RATIO = 256 / 224
 """ImageNet evaluation: the shorter side becomes 256/224 of the crop."""
 
 
-def read_image(path: Path, size: int, *, channels: int = 3) -> np.ndarray:
-    """One image file as uint8 (channels, size, size).
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is decoded: no format whose reader starts another program."""
 
-    As it is if it has that size; otherwise the shorter side becomes 8/7 of the size, and the centre is taken.
+
+def read_image(
+    source: Path | BinaryIO, size: int, *, channels: int = 3, name: str | None = None, most_pixels: float = math.inf
+) -> np.ndarray:
+    """One image file, or what is read from an open one, as uint8 (channels, size, size).
+
+    As it is if it has that size; otherwise the shorter side becomes 8/7 of the size, and the centre is taken. ``name``
+    is how errors call it. An image of more than ``most_pixels`` is refused before it is decoded.
     """
+    name = name or str(source)
     try:
-        with Image.open(path) as file:
+        with Image.open(source, formats=FORMATS) as file:
+            require(
+                file.width * file.height <= most_pixels,
+                f"{name}: expected at most {most_pixels:,.0f} pixels, got {file.width}×{file.height}; make it smaller",
+            )
             image = file.convert("L" if channels == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except InputError:
+        raise
+    except UnidentifiedImageError:
         raise InputError(
-            f"{path}: expected a readable image, got {type(error).__name__}: {error}; repair or remove it"
+            f"{name}: expected a readable image ({', '.join(FORMATS)}), got another kind of file; repair or remove it"
+        ) from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(
+            f"{name}: expected a readable image, got {type(error).__name__}: {error}; repair or remove it"
         ) from None
     if image.size != (size, size):
         image = _resized_and_cropped(image, size)

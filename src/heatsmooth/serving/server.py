@@ -1,0 +1,312 @@
+"""The server: Python's own, with a limit to everything a visitor can ask for.
+
+One request a connection. A study is answered line by line, one JSON event each, as they come. Every refusal is one
+line of text. Nothing of a visitor is kept.
+"""
+
+import io
+import json
+import math
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import torch
+from torch import Tensor
+
+from heatsmooth.data import ImageSet, as_unit_interval
+from heatsmooth.data.folder import read_image
+from heatsmooth.errors import InputError
+from heatsmooth.serving.limits import TokenBuckets, is_loopback, is_own_name
+from heatsmooth.serving.page import Page, page
+from heatsmooth.serving.studies import FURTHEST, Subject, attacking, certifying, png_bytes
+from heatsmooth.serving.worker import BusyError, Study, Task, Worker, complain
+
+MOST_BYTES = 10_000_000
+"""Of an upload."""
+MOST_PIXELS = 50_000_000
+"""Of an image, before it is decoded."""
+STUDIES, CONNECTIONS = 64, 128
+"""At a time."""
+BURST, A_SECOND = 100, 2.0
+"""Studies of one client: at once, and in the long run."""
+READING, WRITING, LINGERING = 20.0, 10.0, 2.0
+"""Seconds a client has to send its request, to take a line of the answer, and to take a refusal."""
+HEARTBEAT = 1.0
+"""Seconds without an event after which the visitor is told that it waits, and the server learns whether it is there."""
+EXAMPLES = 10
+
+
+class RefusedError(Exception):
+    """A request that is answered by a status and one line."""
+
+    def __init__(self, status: HTTPStatus, line: str, **headers: str) -> None:
+        super().__init__(line)
+        self.status, self.headers = status, headers
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page about one network; ``close`` it after ``serve_forever``. Port 0 is any free one."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = CONNECTIONS
+
+    def __init__(
+        self, subject: Subject, *, host: str = "127.0.0.1", port: int = 8000, examples: ImageSet | None
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.host, self.subject = host, subject
+        self.rate = TokenBuckets(rate=A_SECOND, burst=BURST)
+        self.decoding = threading.Semaphore(2)
+        self._connections = threading.Semaphore(CONNECTIONS)
+        self.examples = _pictures(examples)
+        self.page: Page = page(subject, examples=len(self.examples), most_bytes=MOST_BYTES, furthest=FURTHEST)
+        try:
+            super().__init__((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"--port {port}: expected a free port of {host}, got {reason}; name another, or 0 for any"
+            ) from None
+        self.worker = Worker(subject.sampler(), most=STUDIES)
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.server_address[1]}/"
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other machines reach it."""
+        return not is_loopback(self.host)
+
+    def close(self) -> None:
+        """Stop the network, tell who is waiting, and free the port."""
+        self.worker.close()
+        end = time.monotonic() + LINGERING
+        for _ in range(CONNECTIONS):  # each that is free, and each that becomes so
+            self._connections.acquire(timeout=max(0.0, end - time.monotonic()))
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for the connection, or a refusal if there are too many."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.sendall(
+                b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 5\r\n\r\ntoo many connections; try again\n"
+            )
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """One line on the console; nothing if it was the client who left."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, ConnectionError | TimeoutError):
+            complain(error)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Server
+    protocol_version = "HTTP/1.0"
+    server_version, sys_version = "heatsmooth", ""
+    refused = False
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Timed(self.connection, READING))
+
+    def handle(self) -> None:
+        super().handle()
+        if not self.refused:
+            return
+        with suppress(OSError):  # what is still coming is taken, so that the client gets to read the answer
+            self.connection.shutdown(socket.SHUT_WR)
+            rest = _Timed(self.connection, LINGERING)
+            while rest.read(1 << 16):
+                pass
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def _answer(self, how: Callable[[str, str], None]) -> None:
+        try:
+            if not is_own_name(self.headers.get("Host"), self.server.host):
+                raise RefusedError(
+                    HTTPStatus.FORBIDDEN, f"expected {self.server.url}, got another host; open that address"
+                )
+            path, _, query = self.path.partition("?")
+            how(path, query)
+        except RefusedError as refusal:
+            self._refuse(refusal.status, str(refusal), **refusal.headers)
+        except InputError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except BusyError:
+            line = "too many images at work; try again in a few seconds"
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, line, **{"Retry-After": "5"})
+
+    def _get(self, path: str, _: str) -> None:
+        if path == "/":
+            shown = self.server.page
+            self._send(
+                HTTPStatus.OK, shown.html, "text/html; charset=utf-8", **{"Content-Security-Policy": shown.policy}
+            )
+            return
+        number = path.removeprefix("/examples/").removesuffix(".png")
+        if path != f"/examples/{number}.png" or number not in self.server.examples:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "expected / or one of the examples, got another address; open /")
+        self._send(HTTPStatus.OK, self.server.examples[number], "image/png")
+
+    def _post(self, path: str, query: str) -> None:
+        origin, own = self.headers.get("Origin"), self.headers["Host"].lower()
+        foreign = self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+        if foreign or origin not in (None, f"http://{own}", f"https://{own}"):
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, "expected a request of this server's own page, got one of another site"
+            )
+        subject = self.server.subject
+        if path == "/certify":
+            self._stream(partial(certifying, subject, self._image()))
+        elif path == "/attack":
+            eps = _distance(query)
+            self._stream(partial(attacking, subject, self._image(), eps=eps))
+        else:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "expected /certify or /attack, got another address")
+
+    def _image(self) -> Tensor:
+        """The image of the request, as the network takes it, float32 in [0, 1]; read only where there is room."""
+        wait = self.server.rate.wait(self.client_address[0])
+        if wait > 0:
+            later = {"Retry-After": str(math.ceil(wait))}
+            raise RefusedError(
+                HTTPStatus.TOO_MANY_REQUESTS, f"too many images; try again in {math.ceil(wait)} s", **later
+            )
+        self.server.worker.check_room()
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise RefusedError(
+                HTTPStatus.LENGTH_REQUIRED, "expected the bytes of an image and their number, got no number"
+            )
+        if len(length) > 12 or int(length) > MOST_BYTES:
+            most = f"{MOST_BYTES // 1_000_000} MB"
+            raise RefusedError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {most}, got more; make the image smaller"
+            )
+        content = self.rfile.read(int(length))
+        channels, size, _ = self.server.subject.shape
+        with self.server.decoding:
+            pixels = read_image(io.BytesIO(content), size, channels=channels, name="the file", most_pixels=MOST_PIXELS)
+        return as_unit_interval(torch.from_numpy(pixels))
+
+    def _stream(self, start: Callable[[int], Study]) -> None:
+        """The events of a study, one a line, until it ends or the visitor leaves."""
+        task = self.server.worker.submit(start)
+        try:
+            self._head(HTTPStatus.OK, "application/x-ndjson")
+            while (event := self._event(task)) is not None:
+                self.wfile.write(json.dumps(event).encode() + b"\n")
+        finally:
+            task.cancelled = True
+
+    def _event(self, task: Task) -> dict[str, Any] | None:
+        try:
+            return task.event(HEARTBEAT)
+        except queue.Empty:
+            return {"kind": "waiting", "present": self.server.worker.present}
+
+    def _refuse(self, status: HTTPStatus, line: str, **headers: str) -> None:
+        self.refused = True
+        self._send(status, f"{line}\n".encode(), "text/plain; charset=utf-8", **headers)
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str, **headers: str) -> None:
+        self._head(status, kind, **{"Content-Length": str(len(content))}, **headers)
+        self.wfile.write(content)
+
+    def _head(self, status: HTTPStatus, kind: str, **headers: str) -> None:
+        self.connection.settimeout(WRITING)
+        self.send_response(status)
+        safe = {
+            "Content-Type": kind,
+            "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+        for name, value in (safe | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """What the base class refuses: a request that is none, or of an unknown method."""
+        status = HTTPStatus(code)
+        self.close_connection = True
+        self._refuse(status, status.phrase.lower())
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing of a visitor is kept."""
+
+
+class _Timed(io.RawIOBase):
+    """What a connection sends within so many seconds in all; then ``TimeoutError``, however slowly it drips."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._end = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+def _distance(query: str) -> float:
+    text = parse_qs(query).get("eps", [""])[0]
+    try:
+        eps = float(text)
+    except ValueError:
+        eps = math.nan
+    if not 0 < eps <= FURTHEST:
+        raise InputError(f"eps: expected a distance above 0, at most {FURTHEST:g}, got {text[:20]!r}; choose another")
+    return eps
+
+
+def _pictures(examples: ImageSet | None) -> dict[str, bytes]:
+    """Some images of a set, by number, as PNG files: the first of each class, as far as there are labels."""
+    if examples is None:
+        return {}
+    positions = torch.arange(min(len(examples), EXAMPLES))
+    if examples.labels is not None:
+        labels = examples.known_labels()
+        first = [int((labels == label).nonzero()[0]) for label in labels.unique()[:EXAMPLES]]
+        positions = torch.tensor(first)
+    pixels = (examples.images(positions) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return {str(number): png_bytes(image) for number, image in enumerate(pixels)}

@@ -1,0 +1,160 @@
+"""The page of ``heatsmooth serve`` in a real browser: drop an image, see its radius grow, attack it, drop a bad file.
+
+With HEATSMOOTH_SCREENSHOTS=DIR, the pages are saved there.
+"""
+
+import base64
+import os
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heatsmooth.data import load
+from heatsmooth.models import save
+from heatsmooth.serving.studies import png_bytes
+from tests.browser import CHROMIUM, SELF_CHECK, Browser
+from tests.conftest import tiny_classifier
+from tests.test_serve import picture, serving
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+WATCH = """
+window.seen = [];
+new MutationObserver(() => seen.push(document.getElementById("radius").textContent))
+  .observe(document.getElementById("radius"), { childList: true });
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    model = tmp_path_factory.mktemp("network") / "tiny.safetensors"
+    save(tiny_classifier(), model)
+    with serving(model, "--data", "fashion-mini", "--n", "600") as (address, _):
+        yield address
+
+
+def drop(browser: Browser, content: bytes, name: str = "image.png") -> None:
+    """Let go of a file over the page."""
+    browser.evaluate(
+        f"""(() => {{
+          const bytes = Uint8Array.from(atob("{base64.b64encode(content).decode()}"), (c) => c.charCodeAt(0));
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([bytes], "{name}"));
+          for (const kind of ["dragenter", "dragover", "drop"])
+            document.getElementById("drop").dispatchEvent(new DragEvent(kind, {{ dataTransfer, bubbles: true }}));
+        }})()"""
+    )
+
+
+def until(browser: Browser, condition: str, seconds: float = 30) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := browser.evaluate(condition)):
+        assert time.monotonic() < end, (condition, browser.evaluate("document.body.innerText"), browser.errors)
+        time.sleep(0.05)
+    return found
+
+
+def text(browser: Browser, where: str) -> str:
+    found: str = browser.evaluate(f"document.getElementById('{where}').innerText")
+    return found
+
+
+DONE = "document.getElementById('state').textContent.startsWith('Done')"
+ATTACKED = "document.querySelectorAll('#findings li').length === 3"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1100, "light"), (390, "dark")])
+def test_an_image_is_dropped_certified_and_attacked(browser: Browser, url: str, width: int, scheme: str) -> None:
+    browser.open(url, width, scheme)
+    browser.evaluate(WATCH)
+    drop(browser, png_bytes(load("fashion-mini").raw(torch.tensor([0]))[0].permute(1, 2, 0).numpy()))
+    until(browser, DONE)
+    radii = [float(value) for value in browser.evaluate("window.seen") if value[0].isdigit()]
+    assert len(radii) > 5
+    assert all(a <= b for a, b in pairwise(radii))
+    assert radii[-1] > radii[0] > 0
+    assert "Within this distance the average says" in text(browser, "verdict")
+    assert browser.evaluate("document.querySelectorAll('#noisy img').length") == 8
+    assert "600 of 600" in text(browser, "counts")
+    for distance, place, fate in (
+        ("to-radius", "inside the certified radius", "The attack failed"),
+        ("4", "beyond the certified radius", "is fooled at distance"),
+    ):
+        browser.evaluate(
+            "document.getElementById('to-radius').click()"
+            if distance == "to-radius"
+            else f"document.getElementById('distance').value = '{distance}'"
+        )
+        browser.evaluate("document.getElementById('findings').replaceChildren()")
+        browser.evaluate("document.querySelector('#attacking .main').click()")
+        until(browser, ATTACKED)
+        found = text(browser, "findings")
+        assert place in found
+        assert fate in found
+        assert "The average was tested at the attacked image" in found
+        assert "contradicts" not in found
+        assert found.count("Speaks of the network in one pass.") == 1
+        assert found.count("Speaks of the Gaussian average.") == 2
+    drawn = browser.evaluate(SELF_CHECK)
+    assert drawn["wrong"] == []
+    assert (max(map(int, drawn["ground"][4:-1].split(","))) < 60) == (scheme == "dark")
+    if folder := os.environ.get("HEATSMOOTH_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        browser.save(Path(folder) / f"serve-{width}-{scheme}.png")
+    assert browser.errors == []
+    assert [address for address in browser.requests if not address.startswith((url, "data:"))] == []
+
+
+def test_a_bad_file_is_told_and_the_next_is_welcome(browser: Browser, url: str) -> None:
+    browser.open(url, 390, "light")
+    drop(browser, b"this is no image", "notes.txt")
+    until(browser, "!document.getElementById('message').hidden")
+    assert "expected a readable image" in text(browser, "message")
+    assert browser.evaluate("document.getElementById('results').hidden") is True
+    assert browser.evaluate(SELF_CHECK)["wrong"] == []
+    browser.evaluate(
+        """(() => {
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([new Uint8Array(10_000_001)], "large.png"));
+          document.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true }));
+        })()"""
+    )
+    assert "at most 10 MB" in text(browser, "message")
+    drop(browser, picture("JPEG"), "photo.jpg")
+    until(browser, DONE)
+    assert browser.evaluate("document.getElementById('message').hidden") is True
+
+
+def test_the_keyboard_is_enough(browser: Browser, url: str) -> None:
+    browser.open(url, 1100, "light")
+    browser.evaluate("document.querySelector('.example').focus()")
+    assert browser.evaluate("document.querySelectorAll('.example').length") == 10
+    browser.send("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r")
+    browser.send("Input.dispatchKeyEvent", type="keyUp", key="Enter", code="Enter")
+    until(browser, "!document.getElementById('results').hidden")
+    browser.evaluate("document.getElementById('stop').click()")
+    assert browser.evaluate("document.getElementById('stop').hidden") is True
+    assert text(browser, "state").startswith(("Stopped after", "Done after"))
+    browser.evaluate("document.getElementById('file').focus()")
+    focused = browser.evaluate("getComputedStyle(document.getElementById('drop')).outlineStyle")
+    assert focused == "solid"
+    assert browser.errors == []
+
+
+def test_a_server_that_went_away_is_told(browser: Browser, tmp_path: Path) -> None:
+    save(tiny_classifier(), tmp_path / "tiny.safetensors")
+    with serving(tmp_path / "tiny.safetensors", "--image-size", "12", "--n", "100000000") as (url, process):
+        browser.open(url, 1100, "light")
+        drop(browser, picture())
+        until(browser, "document.getElementById('radius').textContent.startsWith('0.')")
+        process.terminate()
+        process.wait(20)
+        until(browser, "!document.getElementById('message').hidden")
+        assert text(browser, "message") == "the server was stopped"
+        drop(browser, picture())
+        until(browser, "document.getElementById('message').innerText.includes('does not answer')")
