@@ -50,11 +50,9 @@ class Tally:
         """How many copies."""
         return int(self.counts.sum())
 
-    def add(self, logits: Tensor) -> None:
-        """Count the copies with these logits (copies, classes)."""
-        classes = logits.shape[1]
-        probabilities = logits.double().softmax(1).cpu().numpy()
-        self.counts += np.bincount(logits.argmax(1).cpu().numpy(), minlength=classes)
+    def add(self, classes: NDArray[np.int64], probabilities: NDArray[np.float64]) -> None:
+        """Count copies of these classes (copies,) and probabilities (copies, classes)."""
+        self.counts += np.bincount(classes, minlength=len(self.counts))
         self.sums += probabilities.sum(0)
         self.squares += (probabilities**2).sum(0)
 
@@ -165,8 +163,11 @@ class Sampler:
             self._evaluate(parts[len(parts) // 2 :])
             return
         share = (time.perf_counter() - begin) / _rows(parts)
-        for part, rows in zip(parts, logits.split([part.count for part in parts]), strict=True):
-            part.job.tallies[part.stream].add(rows)
+        classes, probabilities = logits.argmax(1).cpu().numpy(), logits.double().softmax(1).cpu().numpy()
+        first = 0
+        for part in parts:
+            rows = slice(first, first := first + part.count)
+            part.job.tallies[part.stream].add(classes[rows], probabilities[rows])
             part.job.seconds += share * part.count
         self.samples += _rows(parts)
 
