@@ -1,0 +1,83 @@
+"""Whether one-pass radii still cover on images of another kind than they were calibrated on.
+
+    python benchmarks/shift.py --from RUN --certificates CERTIFIED --data cifar10 --data-root DIR [--images 200]
+
+Calibrates on the certificates, then certifies other test images of the same data as they are, with noise, and blurred.
+The guarantee holds for the first of these alone; the others show what is lost without it.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from heatsmooth.calibrate import calibrate, coverage
+from heatsmooth.certification.certificates import Settings, certify_each
+from heatsmooth.certification.logs import read_certificates
+from heatsmooth.data import ImageSet, load
+from heatsmooth.models import load as load_model
+from heatsmooth.progress import bar
+from heatsmooth.runs import provenance, read_json
+
+
+def noisy(images: Tensor, sigma: float) -> Tensor:
+    """With Gaussian noise of this deviation, clipped to [0, 1] as a file would be."""
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
+    return (images + sigma * noise).clamp(0, 1)
+
+
+def blurred(images: Tensor, sigma: float) -> Tensor:
+    """Convolved with a Gaussian of this deviation, in pixels; the border is repeated."""
+    reach = max(1, round(3 * sigma))
+    line = torch.exp(-(torch.arange(-reach, reach + 1).float() ** 2) / (2 * sigma**2))
+    kernel = torch.outer(line, line) / line.sum() ** 2
+    channels = images.shape[1]
+    padded = F.pad(images, (reach,) * 4, mode="replicate")
+    return F.conv2d(padded, kernel.expand(channels, 1, *kernel.shape), groups=channels).clamp(0, 1)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--from", dest="source", type=Path, required=True)
+    parser.add_argument("--certificates", type=Path, required=True)
+    parser.add_argument("--data", default="fashion-mini")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--epsilon", type=float, default=0.05)
+    arguments = parser.parse_args()
+    records = read_certificates(arguments.certificates)
+    made = read_json(sorted(arguments.certificates.glob("run*.json"))[0])["settings"]["certificate"]
+    settings = Settings(**made | {"radii": ()})
+    calibration = calibrate(records, epsilon=arguments.epsilon, sigma=settings.sigma, alpha=settings.alpha, seed=0)
+    whole = load(arguments.data, "test", root=arguments.data_root)
+    known = {record["index"] for record in records}
+    other = [i for i, index in enumerate(whole.indices.tolist()) if index not in known]
+    spread = torch.tensor(other[:: max(1, len(other) // arguments.images)][: arguments.images])
+    images, labels = whole.images(spread), whole.known_labels()[spread]
+    kinds = {
+        "as they are": images,
+        "with noise 0.05": noisy(images, 0.05),
+        "with noise 0.1": noisy(images, 0.1),
+        "blurred by 0.5 pixels": blurred(images, 0.5),
+        "blurred by 1 pixel": blurred(images, 1.0),
+    }
+    model = load_model(arguments.source)
+    facts = provenance()
+    print(f"{facts['hardware']['cpu']}, torch {facts['versions']['torch']}, commit {facts['commit']}")
+    print(f"{len(records)} images calibrate, ε={arguments.epsilon:g}; {len(images)} others, n={settings.n}")
+    with bar() as progress:
+        for name, pixels in kinds.items():
+            with torch.no_grad():
+                right = float((model(pixels).argmax(1) == labels).float().mean())
+            found = certify_each(model, ImageSet.of(name, pixels, labels), settings, seed=1, progress=progress)
+            facts_of = coverage(calibration, list(found))
+            low, high = facts_of["interval"]
+            covered = f"{facts_of['coverage']:.3f} [{low:.3f}, {high:.3f}]"
+            print(f"  {name:22} coverage {covered}, claims {facts_of['claimed']:.2f} of the ACR, right {right:.1%}")
+
+
+if __name__ == "__main__":
+    main()
