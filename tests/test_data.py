@@ -161,6 +161,47 @@ def test_unreadable_images_are_named(folder: Path) -> None:
         load(f"imagefolder:{folder}", image_size=16).images(torch.arange(3))
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_unreadable_images_are_listed_and_skipped_only_if_asked(folder: Path) -> None:
+    (folder / "cat/b.jpg").write_bytes(b"")
+    (folder / "dog/deep/c.png").write_bytes((folder / "dog/deep/c.png").read_bytes()[:300])
+    found = load(f"imagefolder:{folder}", image_size=16)
+    with pytest.raises(InputError, match=r"cat/b\.jpg, .*c\.png: expected 2 readable images.*--skip-broken"):
+        found.images(torch.arange(3))
+    kept = found.readable()
+    assert kept.indices.tolist() == [0]
+    assert [Path(name).name for name in kept.left_out] == ["b.jpg", "c.png"]
+    assert kept.known_labels().tolist() == [0]
+    assert kept.fingerprint != found.fingerprint
+    assert numbered(3).readable().left_out == ()
+
+
+def test_an_imagefolder_labelled_by_a_class_index(folder: Path) -> None:
+    (folder / "index.json").write_text('{"dog": 0, "cat": 7, "a": 3}')
+    found = load(f"imagefolder:{folder}", image_size=16, class_index=folder / "index.json")
+    assert found.known_labels().tolist() == [3, 7, 0]
+    with pytest.raises(InputError, match="beside imagefolder"):
+        load("fashion-mini", class_index=folder / "index.json")
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float64])
+def test_npy_files_are_read_where_they_lie(tmp_path: Path, kind: type) -> None:
+    images: np.ndarray = np.random.default_rng(0).integers(0, 2, (5, 8, 8, 3)).astype(kind)
+    np.save(tmp_path / "i.npy", images)
+    np.save(tmp_path / "l.npy", np.arange(5))
+    found = load(f"npy:{tmp_path}/i.npy,{tmp_path}/l.npy")
+    assert found.shape == (3, 8, 8)
+    assert found.known_labels().tolist() == [0, 1, 2, 3, 4]
+    expected = torch.from_numpy(images[[4, 1]].transpose(0, 3, 1, 2).copy())
+    assert torch.equal(found.raw(torch.tensor([4, 1])), expected if kind is np.uint8 else expected.float())
+    assert load(f"npy:{tmp_path}/i.npy").labels is None
+    assert load(f"npy:{tmp_path}/i.npy").fingerprint != found.fingerprint
+    for name, message in (("none.npy", "check the path"), ("i.npy,i.npy", "integer labels"), ("a.npz", "use npz:")):
+        np.savez(tmp_path / "a.npz", images=images)
+        with pytest.raises(InputError, match=message):
+            load(f"npy:{tmp_path}/" + name.replace(",", f",{tmp_path}/"))
+
+
 @pytest.mark.parametrize("shape", [(5, 8, 8), (5, 8, 8, 3), (5, 3, 8, 8), (5, 8, 8, 1)])
 @pytest.mark.parametrize("kind", [np.uint8, np.float64])
 def test_npz_in_every_layout(tmp_path: Path, shape: tuple[int, ...], kind: type) -> None:

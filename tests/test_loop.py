@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth import InputError
+from heatsmooth.data import ImageSet
 from heatsmooth.models import load_state, model_hash
 from heatsmooth.training import Batch, LoaderFeed, Plan, fit, smooth
 from heatsmooth.training.loop import STATE_FILE, accelerator
@@ -205,3 +206,26 @@ def test_schedules_start_at_lr_and_never_rise(schedule: str) -> None:
     assert rates[0] == 0.3
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
     assert rates[-1] > 0
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulated_gradients_are_those_of_the_whole_batch(parts: int) -> None:
+    """A network without batch norm: the same noise meets the same images, so only rounding differs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 64, 5))
+    images = ImageSet.of("random", torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(1)), None)
+    whole, split = (
+        smooth(model, images, sigma=0.25, batch_size=16, noise="fraction", lr=0.1, device="cpu", accumulate=count)
+        for count in (1, parts)
+    )
+    for expected, found, start in zip(whole.parameters(), split.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(found, start, atol=1e-4)
+    with pytest.raises(InputError, match="--accumulate: expected a divisor of the 16 images"):
+        smooth(model, images, sigma=0.25, batch_size=16, device="cpu", accumulate=3)
+
+
+def test_mixed_precision_of_the_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    with pytest.raises(InputError, match="expected --mixed_precision no, got bf16"):
+        accelerator("cpu")

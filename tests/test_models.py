@@ -1,6 +1,7 @@
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -9,6 +10,7 @@ import torch
 from heatsmooth import InputError
 from heatsmooth.models import (
     ARCHITECTURES,
+    Classifier,
     NetworkSpec,
     build,
     copy_of,
@@ -155,6 +157,33 @@ def test_code_is_imported_only_where_the_user_names_it(tmp_path: Path, monkeypat
     for name in ("mynets:bad", "mynets:nothing", "no.such:thing", "unknown"):
         with pytest.raises(InputError, match="--model"):
             build(NetworkSpec(name))
+
+
+def test_a_callable_may_bring_its_own_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of timm and torchvision do; here a module with the names and shapes of their ResNets."""
+    torch.save(ARCHITECTURES["resnet18-imagenet"](classes=1000).state_dict(), tmp_path / "resnet18.pth")
+    (tmp_path / "theirs.py").write_text(
+        "import torch\nfrom heatsmooth.models import ARCHITECTURES\n"
+        "def resnet18():\n"
+        "    network = ARCHITECTURES['resnet18-imagenet'](classes=1000)\n"
+        f"    network.load_state_dict(torch.load('{tmp_path}/resnet18.pth', weights_only=True))\n"
+        "    return network\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    whole = load(Path("theirs:resnet18"), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    parts = load(
+        tmp_path / "resnet18.pth", model="resnet18-imagenet", classes=1000, mean=whole.spec.mean, std=whole.spec.std
+    )
+    assert model_hash(whole) == model_hash(parts)
+    assert not whole.training
+
+
+def test_answers_that_hold_logits_are_unwrapped() -> None:
+    class Answering(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=x.flatten(1), other=None)
+
+    assert count_classes(Classifier(Answering(), NetworkSpec("mine")), torch.rand(1, 1, 4, 4)) == 16
 
 
 def test_networks_that_do_not_fit_are_refused() -> None:

@@ -159,16 +159,16 @@ def test_a_faster_network_gives_the_same_classes() -> None:
 
 def test_a_network_that_cannot_be_folded_stays_as_it_is() -> None:
     class Branching(torch.nn.Module):
+        """What the convolution says is needed without the batch norm too."""
+
         def __init__(self) -> None:
             super().__init__()
-            self.net = torch.nn.Sequential(
-                torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(16, 2)
-            )
+            self.conv, self.norm, self.fc = torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(16, 2)
+            self.norm.running_var.fill_(9.0) if self.norm.running_var is not None else None
 
         def forward(self, x: Tensor) -> Tensor:
-            if float(x.sum()) > 1e9:
-                return x
-            logits: Tensor = self.net(x)
+            x = self.conv(x)
+            logits: Tensor = self.fc((x - self.norm(x)).flatten(1))
             return logits
 
     model = Branching().eval()

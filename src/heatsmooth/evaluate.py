@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from heatsmooth.data import ImageSet
-from heatsmooth.models import evaluating
+from heatsmooth.models import device_of, evaluating
 from heatsmooth.noise import Draw
 from heatsmooth.progress import Progress, silent
 
@@ -20,7 +20,7 @@ def accuracy(
 ) -> float:
     """The share of images classified right in one pass, each with one draw of N(0, σ²I) added if ``sigma`` > 0."""
     labels = images.known_labels()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     right = 0
     with evaluating(model), torch.inference_mode():
         for first in range(0, len(images), batch_size):

@@ -29,7 +29,19 @@ class Draw:
     def __init__(self, *parts: int | str, device: torch.device | str = "cpu", rank: int = 0, world: int = 1) -> None:
         self.device = torch.device(device)
         self.rank, self.world = rank, world
+        self._parts = parts
         self._generator = torch.Generator(self.device).manual_seed(mixed_seed(*parts))
+
+    def part(self, number: int, count: int) -> "Draw":
+        """Of ``count`` equal parts of this process's rows, what falls to part ``number``, drawn from the beginning.
+
+        The parts draw as so many more processes would: together they see the numbers of the whole.
+
+        >>> whole, parts = Draw(0).normal((4, 1)), [Draw(0).part(i, 2).normal((2, 1)) for i in range(2)]
+        >>> torch.equal(whole, torch.cat(parts))
+        True
+        """
+        return Draw(*self._parts, device=self.device, rank=self.rank * count + number, world=self.world * count)
 
     def _own(self, rows: int) -> slice:
         return slice(self.rank * rows, (self.rank + 1) * rows)

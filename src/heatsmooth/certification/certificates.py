@@ -26,7 +26,7 @@ from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure,
 from heatsmooth.certification.sequences import anytime_lower, anytime_upper
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
-from heatsmooth.models import check_independence, count_classes, for_inference
+from heatsmooth.models import check_independence, count_classes, device_of, for_inference
 from heatsmooth.progress import Progress, silent
 
 DIGITS = 9
@@ -186,17 +186,8 @@ def certify_each(
     todo = list(range(len(images)) if positions is None else positions)
     if not todo:
         return
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    examples = images.images(torch.tensor(todo[:4])).to(device).repeat(13, 1, 1, 1)[:CHUNK]
-    examples[4:] += settings.sigma * torch.randn(examples[4:].shape, generator=torch.Generator().manual_seed(0)).to(
-        device
-    )
-    classes = count_classes(model, examples)
-    images.check_classes(classes)
-    _check_possible(settings, classes)
-    check_independence(model, examples)
-    fast = for_inference(model, examples, compiled=compiled)
-    sampler = Sampler(fast, sigma=settings.sigma, classes=classes, seed=seed, batch_size=batch_size, even=compiled)
+    first = images.images(torch.tensor(todo[:4]))
+    sampler = prepared(model, images, settings, first, seed=seed, batch_size=batch_size, compiled=compiled)
     jobs = (Job(int(images.indices[i]), images.images(torch.tensor([i]))[0], certify_image(settings)) for i in todo)
     label_of = (
         {} if images.labels is None else dict(zip(images.indices.tolist(), images.known_labels().tolist(), strict=True))
@@ -208,6 +199,24 @@ def certify_each(
         speed = sampler.samples / (time.monotonic() - begin)
         progress("certifying", done + number, done + len(todo), f"{speed:.0f} samples/s, {abstained} abstained")
         yield record
+
+
+def prepared(
+    model: nn.Module, images: ImageSet, settings: Settings, first: Tensor, *, seed: int, batch_size: int, compiled: bool
+) -> Sampler:
+    """A sampler of the network in its fastest form, after everything that can be refused beforehand is.
+
+    ``first``: up to four of the images, which the faster form is tried on.
+    """
+    examples = first.to(device_of(model)).repeat(13, 1, 1, 1)[:CHUNK]
+    noise = torch.randn(examples[4:].shape, generator=torch.Generator().manual_seed(0))
+    examples[4:] += settings.sigma * noise.to(examples.device)
+    classes = count_classes(model, examples)
+    images.check_classes(classes)
+    _check_possible(settings, classes)
+    check_independence(model, examples)
+    fast = for_inference(model, examples, compiled=compiled)
+    return Sampler(fast, sigma=settings.sigma, classes=classes, seed=seed, batch_size=batch_size, even=compiled)
 
 
 def _check_possible(settings: Settings, classes: int) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heatsmooth.errors import require
+from heatsmooth.models import device_of
 from heatsmooth.noise import mixed_seed
 
 CHUNK = 50
@@ -114,7 +115,7 @@ class Sampler:
         )
         self.model, self.sigma, self.classes, self.seed, self.even = model, sigma, classes, seed, even
         self.batch_size = max(CHUNK, batch_size)
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.device = device_of(model)
         self._makers = ThreadPoolExecutor(torch.get_num_threads())
         self.samples = 0
         """Copies evaluated so far."""

@@ -9,6 +9,7 @@ from heatsmooth.cli.attack import attack
 from heatsmooth.cli.audit import audit
 from heatsmooth.cli.calibrate import calibrate
 from heatsmooth.cli.certify import certify, predict
+from heatsmooth.cli.check import check
 from heatsmooth.cli.compare import compare
 from heatsmooth.cli.demo import demo
 from heatsmooth.cli.export import export
@@ -34,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command(cls=Command, short_help="The whole story on embedded images, in minutes.")(demo)
+app.command(cls=Command, short_help="Say what was understood of a network.")(check)
 app.command(cls=Command, short_help="Train a network with labels: a baseline, or a rival.")(train)
 app.command(cls=Command, short_help="Make a network robust: one epoch, no labels.")(smooth)
 app.command(cls=Command, short_help="Certify the L2 radius of each image.")(certify)

@@ -32,7 +32,9 @@ def attack(
         str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)
     ] = "1/1",
     data_root: o.DataRoot = None,
-    image_size: o.ImageSize = 224,
+    image_size: o.ImageSize = None,
+    class_index: o.ClassIndex = None,
+    skip_broken: o.SkipBroken = False,
     model: o.Model = None,
     classes: o.Classes = None,
     mean: o.Mean = None,
@@ -49,6 +51,7 @@ def attack(
     """
     from heatsmooth.progress import bar
     from heatsmooth.workflows.attack import Attack, attack_run
+    from heatsmooth.workflows.inputs import Reading
 
     chosen = Attack(
         attack=kind,  # type: ignore[arg-type]  # checked by Attack
@@ -71,6 +74,7 @@ def attack(
             shard=parsed_shard(shard),
             data_root=data_root,
             image_size=image_size,
+            reading=Reading(class_index, skip_broken),
             model=model,
             classes=classes,
             mean=o.numbers(mean, "--mean"),

@@ -24,7 +24,9 @@ def audit(
     images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
     stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
     data_root: o.DataRoot = None,
-    image_size: o.ImageSize = 224,
+    image_size: o.ImageSize = None,
+    class_index: o.ClassIndex = None,
+    skip_broken: o.SkipBroken = False,
     model: o.Model = None,
     classes: o.Classes = None,
     mean: o.Mean = None,
@@ -41,6 +43,7 @@ def audit(
     from heatsmooth.auditing import Audit
     from heatsmooth.progress import bar
     from heatsmooth.workflows.audit import audit_run
+    from heatsmooth.workflows.inputs import Reading
 
     with bar(shown=not quiet) as progress:
         found = audit_run(
@@ -53,6 +56,7 @@ def audit(
             stride=stride,
             data_root=data_root,
             image_size=image_size,
+            reading=Reading(class_index, skip_broken),
             model=model,
             classes=classes,
             mean=o.numbers(mean, "--mean"),

@@ -54,13 +54,21 @@ def certify(
     one_pass: Annotated[
         bool, typer.Option("--one-pass", help="Radii of a calibrated model, no noise.", rich_help_panel=CERTIFICATE)
     ] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say what the run would cost.", rich_help_panel=CERTIFICATE)
+    ] = False,
+    throughput: Annotated[
+        float | None, typer.Option(help="Samples a second of the machine in mind.", rich_help_panel=CERTIFICATE)
+    ] = None,
     images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
     stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
     shard: Annotated[
         str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)
     ] = "1/1",
     data_root: o.DataRoot = None,
-    image_size: o.ImageSize = 224,
+    image_size: o.ImageSize = None,
+    class_index: o.ClassIndex = None,
+    skip_broken: o.SkipBroken = False,
     model: o.Model = None,
     classes: o.Classes = None,
     mean: o.Mean = None,
@@ -82,6 +90,8 @@ def certify(
     from heatsmooth.progress import bar
     from heatsmooth.workflows.calibrate import one_pass_run
     from heatsmooth.workflows.certify import certify_run, recompute_run
+    from heatsmooth.workflows.estimate import estimate_run
+    from heatsmooth.workflows.inputs import Reading
 
     chosen: dict[str, Any] = {
         "n": n,
@@ -113,12 +123,14 @@ def certify(
                 stride=stride,
                 data_root=data_root,
                 image_size=image_size,
+                reading=Reading(class_index, skip_broken),
                 device=device,
                 batch_size=batch_size,
                 progress=progress,
             )
         show_certificates(found, as_json)
         return
+    out = Path() if estimate else out
     if data is None or source is None or sigma is None or out is None:
         missing = [
             name
@@ -126,29 +138,31 @@ def certify(
             if value is None
         ]
         raise InputError(f"certify: expected --data, --from, --sigma and --out (or --recompute), got no {missing[0]}")
+    part = parsed_shard(shard)
     with bar(shown=not quiet) as progress:
-        summary = certify_run(
-            data=data,
-            source=source,
-            settings=Settings(sigma, adaptive=adaptive, **chosen),
-            out=out,
-            images=images,
-            stride=stride,
-            shard=parsed_shard(shard),
-            means=means,
-            compiled=compiled,
-            log=tsv,
-            data_root=data_root,
-            image_size=image_size,
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
-            seed=seed,
-            device=device,
-            batch_size=batch_size,
-            progress=progress,
-        )
+        common: dict[str, Any] = {
+            "data": data,
+            "source": source,
+            "settings": Settings(sigma, adaptive=adaptive, **chosen),
+            "images": images,
+            "stride": stride,
+            "compiled": compiled,
+            "data_root": data_root,
+            "image_size": image_size,
+            "reading": Reading(class_index, skip_broken),
+            "model": model,
+            "classes": classes,
+            "mean": o.numbers(mean, "--mean"),
+            "std": o.numbers(std, "--std"),
+            "seed": seed,
+            "device": device,
+            "batch_size": batch_size,
+            "progress": progress,
+        }
+        if estimate:
+            show(estimate_run(shards=part[1], throughput=throughput, **common), as_json)
+            return
+        summary = certify_run(out=out, shard=part, means=means, log=tsv, **common)
     show_certificates(summary, as_json)
 
 

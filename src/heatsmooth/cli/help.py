@@ -7,8 +7,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
-NETWORK, OBJECTIVE, OPTIMISATION, RUNNING = "Network", "Objective", "Optimisation", "Running"
-NAMED_ONLY = (NETWORK, OBJECTIVE, OPTIMISATION, RUNNING)
+FILES, NETWORK, OBJECTIVE, OPTIMISATION, RUNNING = "Image files", "Network", "Objective", "Optimisation", "Running"
+NAMED_ONLY = (FILES, NETWORK, OBJECTIVE, OPTIMISATION, RUNNING)
 """Groups of options that most people leave alone."""
 
 

@@ -5,17 +5,23 @@ from typing import Annotated
 
 import typer
 
-from heatsmooth.cli.help import NETWORK, RUNNING
+from heatsmooth.cli.help import FILES, NETWORK, RUNNING
 from heatsmooth.errors import InputError
 
-DATA_HELP = "fashion-mini, cifar10, imagefolder:PATH, npz:PATH, …"
-SOURCE_HELP = "A run directory, or weights with --model."
+DATA_HELP = "fashion-mini, imagefolder:PATH, hf:NAME, …"
+SOURCE_HELP = "A run directory, hf:NAME, or weights and --model."
 SIGMA_HELP = "Deviation of the noise, in [0, 1] pixels."
 OUT_HELP = "Run directory; repeating the command continues it."
 
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 DataRoot = Annotated[Path | None, typer.Option(help="Where the files of a data set are.")]
-ImageSize = Annotated[int, typer.Option(help="Centre crop of an imagefolder, in pixels.")]
+ImageSize = Annotated[
+    int | None, typer.Option(help="Centre crop, in pixels (default: the network's, else 224).", rich_help_panel=FILES)
+]
+ClassIndex = Annotated[
+    Path | None, typer.Option(help="Classes of an imagefolder: .json, .csv or .txt.", rich_help_panel=FILES)
+]
+SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out unreadable images.", rich_help_panel=FILES)]
 LimitTrain = Annotated[int | None, typer.Option(help="A fixed subset of so many images.")]
 Source = Annotated[Path, typer.Option("--from", help=SOURCE_HELP)]
 Sigma = Annotated[float, typer.Option(help=SIGMA_HELP)]
@@ -23,7 +29,10 @@ Out = Annotated[Path, typer.Option(help=OUT_HELP)]
 
 Model = Annotated[
     str | None,
-    typer.Option(help="Built-in name (small, resnet20, …) or package.module:callable.", rich_help_panel=NETWORK),
+    typer.Option(
+        help="Built-in name (small, resnet20, …), package.module:callable, hf:NAME, or program (TorchScript, .pt2).",
+        rich_help_panel=NETWORK,
+    ),
 ]
 Classes = Annotated[
     int | None, typer.Option(help="Classes of a built-in network (default: the data's).", rich_help_panel=NETWORK)

@@ -13,14 +13,19 @@ def train(
     *,
     data: o.Data,
     out: o.Out,
-    model: Annotated[str, typer.Option(help="small, resnet20, … or package.module:callable.")] = "small",
+    model: Annotated[str, typer.Option(help="small, …, package.module:callable or hf:NAME.")] = "small",
     method: Annotated[str, typer.Option(help="clean, gaussian, smoothadv or adversarial.")] = "clean",
     sigma: Annotated[float, typer.Option(help="Noise of gaussian and smoothadv.")] = 0.0,
     epochs: Annotated[int, typer.Option(help="Passes over the images.")] = 20,
     data_root: o.DataRoot = None,
-    image_size: o.ImageSize = 224,
+    image_size: o.ImageSize = None,
+    class_index: o.ClassIndex = None,
+    skip_broken: o.SkipBroken = False,
     limit_train: o.LimitTrain = None,
     batch_size: Annotated[int, typer.Option(help="Images a step.", rich_help_panel=OPTIMISATION)] = 128,
+    accumulate: Annotated[
+        int, typer.Option(help="Parts of a step's images, one after another.", rich_help_panel=OPTIMISATION)
+    ] = 1,
     lr: Annotated[float, typer.Option(help="Largest learning rate.", rich_help_panel=OPTIMISATION)] = 0.2,
     schedule: Annotated[
         str, typer.Option(help="constant, linear, cosine or steps.", rich_help_panel=OPTIMISATION)
@@ -59,6 +64,7 @@ def train(
     """
     from heatsmooth.progress import bar
     from heatsmooth.training import Baseline, Plan
+    from heatsmooth.workflows.inputs import Reading
     from heatsmooth.workflows.training import train_run
 
     with bar(shown=not quiet) as progress:
@@ -84,9 +90,11 @@ def train(
                 weight_decay=weight_decay,
                 batch_norm=batch_norm,  # type: ignore[arg-type]
                 augment=augment,
+                accumulate=accumulate,
             ),
             data_root=data_root,
             image_size=image_size,
+            reading=Reading(class_index, skip_broken),
             limit_train=limit_train,
             mean=o.numbers(mean, "--mean"),
             std=o.numbers(std, "--std"),
@@ -107,8 +115,13 @@ def smooth(
     out: o.Out,
     preset: Annotated[str, typer.Option(help="bootcamp, paper-cifar10 or paper-imagenet.")] = "bootcamp",
     data_root: o.DataRoot = None,
-    image_size: o.ImageSize = 224,
+    image_size: o.ImageSize = None,
+    class_index: o.ClassIndex = None,
+    skip_broken: o.SkipBroken = False,
     limit_train: o.LimitTrain = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read hf:NAME as a stream: --limit-train images an epoch, no test.")
+    ] = False,
     distance: Annotated[
         str | None,
         typer.Option(help="squared-logits, squared-probabilities, cross-entropy.", rich_help_panel=OBJECTIVE),
@@ -139,6 +152,9 @@ def smooth(
         str | None, typer.Option(help="constant, linear, cosine, steps.", rich_help_panel=OPTIMISATION)
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.", rich_help_panel=OPTIMISATION)] = None,
+    accumulate: Annotated[
+        int | None, typer.Option(help="Parts of a step's images, one after another.", rich_help_panel=OPTIMISATION)
+    ] = None,
     model: o.Model = None,
     classes: o.Classes = None,
     mean: o.Mean = None,
@@ -155,6 +171,7 @@ def smooth(
     Example: heatsmooth smooth --data fashion-mini --from runs/baseline --sigma 0.25 --out runs/smoothed
     """
     from heatsmooth.progress import bar
+    from heatsmooth.workflows.inputs import Reading
     from heatsmooth.workflows.training import smooth_run
 
     changes: dict[str, Any] = {
@@ -173,6 +190,7 @@ def smooth(
         "lr": lr,
         "schedule": schedule,
         "batch_size": batch_size,
+        "accumulate": accumulate,
     }
     with bar(shown=not quiet) as progress:
         summary = smooth_run(
@@ -184,6 +202,7 @@ def smooth(
             changes={name: value for name, value in changes.items() if value is not None},
             data_root=data_root,
             image_size=image_size,
+            reading=Reading(class_index, skip_broken, stream),
             limit_train=limit_train,
             model=model,
             classes=classes,

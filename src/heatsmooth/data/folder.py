@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -14,44 +14,67 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from heatsmooth.data.images import ImageSet
+from heatsmooth.data.index import read_class_index
 from heatsmooth.errors import InputError, require
+from heatsmooth.progress import Progress
 from heatsmooth.runs import sha256
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+LISTED = 10
+"""At most so many files are named in an error."""
+TOGETHER = 256
+"""Images tried at once in the search for broken ones."""
 RESIZE_RATIO = 256 / 224
 """ImageNet evaluation: the shorter side becomes 256/224 of the crop."""
 
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What is decoded: no format whose reader starts another program."""
+UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning)
+"""What Pillow raises for a file that is no image, or a damaged or hostile one."""
+
+
+def unreadable(errors: Mapping[str, BaseException], remedy: str = "repair, remove, or --skip-broken") -> InputError:
+    """The error that lists these images."""
+    shown = ", ".join(list(errors)[:LISTED]) + (", …" if len(errors) > LISTED else "")
+    first = next(iter(errors.values()))
+    what = "a readable image" if len(errors) == 1 else f"{len(errors)} readable images"
+    found = f"{type(first).__name__}: {first}"
+    if isinstance(first, UnidentifiedImageError):
+        what, found = f"{what} ({', '.join(FORMATS)})", "another kind of file"
+    return InputError(f"{shown}: expected {what}, got {found}; {remedy}")
 
 
 def read_image(
     source: Path | BinaryIO, size: int, *, channels: int = 3, name: str | None = None, most_pixels: float = math.inf
 ) -> np.ndarray:
-    """One image file, or what is read from an open one, as uint8 (channels, size, size).
+    """One image file, or what is read from an open one, as uint8 (channels, size, size); see ``decoded``.
 
-    As it is if it has that size; otherwise the shorter side becomes 8/7 of the size, and the centre is taken. ``name``
-    is how errors call it. An image of more than ``most_pixels`` is refused before it is decoded.
+    ``name`` is how errors call it.
     """
     name = name or str(source)
     try:
-        with Image.open(source, formats=FORMATS) as file:
-            require(
-                file.width * file.height <= most_pixels,
-                f"{name}: expected at most {most_pixels:,.0f} pixels, got {file.width}×{file.height}; make it smaller",
-            )
-            image = file.convert("L" if channels == 1 else "RGB")
+        return decoded(source, size, channels=channels, name=name, most_pixels=most_pixels)
     except InputError:
         raise
-    except UnidentifiedImageError:
-        raise InputError(
-            f"{name}: expected a readable image ({', '.join(FORMATS)}), got another kind of file; repair or remove it"
-        ) from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InputError(
-            f"{name}: expected a readable image, got {type(error).__name__}: {error}; repair or remove it"
-        ) from None
+    except UNREADABLE as error:
+        raise unreadable({name: error}, "repair or remove it") from None
+
+
+def decoded(
+    source: Path | BinaryIO, size: int, *, channels: int = 3, name: str = "image", most_pixels: float = math.inf
+) -> np.ndarray:
+    """An encoded image as uint8 (channels, size, size); raises one of ``UNREADABLE`` if it is none.
+
+    As it is if it has that size; otherwise the shorter side becomes 8/7 of the size, and the centre is taken. An image
+    of more than ``most_pixels`` is refused before it is decoded.
+    """
+    with Image.open(source, formats=FORMATS) as file:
+        require(
+            file.width * file.height <= most_pixels,
+            f"{name}: expected at most {most_pixels:,.0f} pixels, got {file.width}×{file.height}; make it smaller",
+        )
+        image = file.convert("L" if channels == 1 else "RGB")
     if image.size != (size, size):
         image = _resized_and_cropped(image, size)
     pixels = np.array(image, dtype=np.uint8)
@@ -66,22 +89,72 @@ def _resized_and_cropped(image: Image.Image, size: int) -> Image.Image:
     return image.crop((left, top, left + size, top + size))
 
 
-class FolderPixels:
-    """Image files read, resized and cropped when asked for, several at a time."""
+class EncodedPixels:
+    """Encoded images that are read, resized and cropped when asked for, several at a time."""
 
-    def __init__(self, root: Path, files: Sequence[Path], size: int) -> None:
-        self.root, self.files, self.size = root, files, size
+    def __init__(self, count: int, size: int, channels: int = 3) -> None:
+        require(size > 0, f"--image-size: expected a positive number of pixels, got {size}")
+        self.count, self.size, self.channels = count, size, channels
         self._readers = ThreadPoolExecutor(os.cpu_count())
+
+    def sources(self, indices: Sequence[int]) -> list[Path | BinaryIO]:
+        """Where the encoded images are."""
+        raise NotImplementedError
+
+    def name(self, index: int) -> str:
+        """How people call an image."""
+        raise NotImplementedError
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(images, 3, size, size)."""
-        return len(self.files), 3, self.size, self.size
+        """(images, channels, size, size)."""
+        return self.count, self.channels, self.size, self.size
 
     def __getitem__(self, indices: Tensor) -> Tensor:
-        """uint8 (len(indices), 3, size, size)."""
-        images = self._readers.map(lambda i: read_image(self.files[i], self.size), indices.tolist())
-        return torch.from_numpy(np.stack(list(images)))
+        """uint8 (len(indices), channels, size, size); an error that lists what cannot be read."""
+        images = list(self._images_or_errors(indices))
+        pairs = zip(indices.tolist(), images, strict=True)
+        errors = {self.name(index): image for index, image in pairs if isinstance(image, BaseException)}
+        if errors:
+            raise unreadable(errors)
+        return torch.from_numpy(np.stack([image for image in images if isinstance(image, np.ndarray)]))
+
+    def _images_or_errors(self, indices: Tensor) -> Iterator[np.ndarray | BaseException]:
+        def attempt(source: Path | BinaryIO) -> np.ndarray | BaseException:
+            try:
+                return decoded(source, self.size, channels=self.channels)
+            except UNREADABLE as error:
+                return error
+
+        return self._readers.map(attempt, self.sources(indices.tolist()))
+
+    def broken(self, indices: Tensor, progress: Progress) -> dict[int, str]:
+        """Which of these images cannot be read, by index, with their names."""
+        found: dict[int, str] = {}
+        done = 0
+        for some in indices.split(TOGETHER):
+            for index, image in zip(some.tolist(), self._images_or_errors(some), strict=True):
+                if isinstance(image, BaseException):
+                    found[index] = self.name(index)
+            done += len(some)
+            progress("looking for broken images", done, len(indices), f"{len(found)} found")
+        return found
+
+
+class FolderPixels(EncodedPixels):
+    """Image files below a folder."""
+
+    def __init__(self, root: Path, files: Sequence[Path], size: int) -> None:
+        super().__init__(len(files), size)
+        self.root, self.files = root, files
+
+    def sources(self, indices: Sequence[int]) -> list[Path | BinaryIO]:
+        """The files."""
+        return [self.files[index] for index in indices]
+
+    def name(self, index: int) -> str:
+        """The path of the file."""
+        return str(self.files[index])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -90,10 +163,12 @@ class FolderPixels:
         return sha256(f"{self.size}\n{listing}".encode())
 
 
-def load_folder(path: Path, size: int) -> ImageSet:
-    """The images below ``path``: labelled by their subfolder, in sorted order; unlabelled if there is none."""
+def load_folder(path: Path, size: int, class_index: Path | None = None) -> ImageSet:
+    """The images below ``path``, in sorted order.
+
+    Labelled by the class-index file; without one, by their subfolder; unlabelled if there is none.
+    """
     require(path.is_dir(), f"imagefolder:{path}: expected a folder of images, got no such folder; check the path")
-    require(size > 0, f"--image-size: expected a positive number of pixels, got {size}")
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     require(
         bool(files),
@@ -101,7 +176,9 @@ def load_folder(path: Path, size: int) -> ImageSet:
     )
     folders = [file.relative_to(path).parts[0] if file.parent != path else "" for file in files]
     labels, names = None, None
-    if all(folders):
+    if class_index is not None:
+        labels, names = read_class_index(class_index).label(files, path)
+    elif all(folders):
         names = tuple(sorted(set(folders)))
         number = {name: i for i, name in enumerate(names)}
         labels = torch.tensor([number[folder] for folder in folders])

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from heatsmooth.errors import InputError, require
 from heatsmooth.noise import Draw, mixed_seed
+from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import sha256
 
 
@@ -38,6 +39,8 @@ class ImageSet:
     rule: str = "all"
     """How the indices were chosen."""
     class_names: tuple[str, ...] | None = None
+    left_out: tuple[str, ...] = ()
+    """Images that would belong to the set but cannot be read."""
 
     @staticmethod
     def of(name: str, pixels: Pixels, labels: Tensor | None, **facts: Any) -> "ImageSet":
@@ -109,6 +112,16 @@ class ImageSet:
         rule = f"{self.rule}; every {stride}." + ("" if count is None else f", the first {count}")
         return replace(self, indices=self.indices[::stride][:count], rule=rule)
 
+    def readable(self, progress: Progress = silent) -> "ImageSet":
+        """The set without the images that cannot be read; each is read once to find out."""
+        find = getattr(self.pixels, "broken", None)
+        broken: dict[int, str] = find(self.indices, progress) if find else {}
+        if not broken:
+            return self
+        kept = self.indices[[index not in broken for index in self.indices.tolist()]]
+        require(len(kept) > 0, f"{self.name}: expected a readable image, got none; repair the data")
+        return replace(self, indices=kept, left_out=tuple(broken.values()), rule=f"{self.rule}; but the unreadable")
+
     def check_classes(self, classes: int) -> None:
         """Refuse labels that a network of ``classes`` classes does not know."""
         largest = -1 if self.labels is None else int(self.known_labels().max())
@@ -140,6 +153,7 @@ class ImageSet:
             "shape": list(self.shape),
             "rule": self.rule,
             "fingerprint": self.fingerprint,
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
         }
 
 

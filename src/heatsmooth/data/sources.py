@@ -6,22 +6,22 @@ import shutil
 import tarfile
 import urllib.error
 import urllib.request
-import zipfile
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from heatsmooth.data.arrays import load_npy, load_npz
 from heatsmooth.data.folder import load_folder
+from heatsmooth.data.hub import load_hub
 from heatsmooth.data.images import ImageSet, Pixels
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
 Split = Literal["train", "test"]
-
+NAMES = "fashion-mini, fashion-mnist, cifar10, imagefolder:PATH, npz:PATH, npy:IMAGES[,LABELS] or hf:NAME[:SPLIT]"
 
 DEFAULT_ROOT = Path("~/.cache/heatsmooth").expanduser()
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -58,73 +58,41 @@ CIFAR_MD5 = {
 
 
 def load(
-    name: str, split: Split = "test", *, root: Path | None = None, image_size: int = 224, progress: Progress = silent
+    name: str,
+    split: Split = "test",
+    *,
+    root: Path | None = None,
+    image_size: int = 224,
+    class_index: Path | None = None,
+    progress: Progress = silent,
 ) -> ImageSet:
-    """The data set ``name``: ``fashion-mini``, ``fashion-mnist``, ``cifar10``, ``imagefolder:PATH`` or ``npz:PATH``.
+    """The data set ``name``, one of ``NAMES``.
 
-    ``imagefolder`` and a plain ``npz`` have no split: training and testing see the images they are given.
+    ``imagefolder``, ``npy`` and a plain ``npz`` have no split: training and testing see the images they are given.
+    ``image_size``: the side of the centre crop of encoded images. ``class_index``: the labels of an ``imagefolder``.
     """
     kind, _, path = name.partition(":")
+    require(
+        class_index is None or kind == "imagefolder",
+        f"--class-index: expected it beside imagefolder:PATH, got {name}; leave it out",
+    )
     if kind == "imagefolder" and path:
-        return load_folder(Path(path).expanduser(), image_size)
+        return load_folder(Path(path).expanduser(), image_size, class_index)
     if kind == "npz" and path:
-        return _load_npz(name, Path(path).expanduser(), split)
+        return load_npz(name, Path(path).expanduser(), split)
+    if kind == "npy" and path:
+        images, _, labels = path.partition(",")
+        return load_npy(name, Path(images).expanduser(), Path(labels).expanduser() if labels else None)
+    if kind == "hf" and path:
+        return load_hub(name, split, image_size, root)
     if name == "fashion-mini":
         with resources.as_file(resources.files("heatsmooth.data") / "fashion-mini.npz") as file:
-            return _load_npz(name, file, split, FASHION_CLASSES)
+            return load_npz(name, file, split, FASHION_CLASSES)
     if name == "fashion-mnist":
         return _load_fashion(split, root, progress)
     if name == "cifar10":
         return _load_cifar(split, root, progress)
-    raise InputError(
-        f"--data: expected fashion-mini, fashion-mnist, cifar10, imagefolder:PATH or npz:PATH, got {name!r}"
-    )
-
-
-def _load_npz(name: str, path: Path, split: Split, class_names: tuple[str, ...] | None = None) -> ImageSet:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            prefix = f"{split}_" if f"{split}_images" in arrays else ""
-            images = arrays.get(f"{prefix}images")
-            labels = arrays.get(f"{prefix}labels")
-            held = sorted(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{name}: expected a numpy .npz file, got {type(error).__name__}: {error}; check the path"
-        ) from None
-    require(images is not None, f"{name}: expected an array 'images' (or '{split}_images'), got {held}; rename it")
-    assert images is not None
-    integers = labels is None or (labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer))
-    found = "" if labels is None else f"{labels.dtype} {labels.shape}"
-    require(
-        integers,
-        f"{name}: expected integer labels (images,), got {found}; convert them",
-    )
-    return ImageSet.of(
-        name, _as_nchw(name, images), None if labels is None else _labels(labels), class_names=class_names
-    )
-
-
-def _as_nchw(name: str, images: np.ndarray) -> Tensor:
-    if images.ndim == 3:
-        images = images[:, None]
-    elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise InputError(
-            f"{name}: expected images (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, "
-            f"got {images.shape}; reshape them"
-        )
-    if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
-        raise InputError(
-            f"{name}: expected images of type uint8, or floats in [0, 1], got {images.dtype}; convert them"
-        )
-    pixels = torch.from_numpy(np.ascontiguousarray(images))
-    return pixels if images.dtype == np.uint8 else pixels.to(torch.float32)
-
-
-def _labels(labels: np.ndarray) -> Tensor:
-    return torch.from_numpy(labels.astype(np.int64))
+    raise InputError(f"--data: expected {NAMES}, got {name!r}")
 
 
 def _load_fashion(split: Split, root: Path | None, progress: Progress) -> ImageSet:
@@ -141,7 +109,9 @@ def _load_fashion(split: Split, root: Path | None, progress: Progress) -> ImageS
             _download(f"{FASHION_URL}/{name}", place / name, FASHION_MD5[name], "fashion-mnist", progress)
     images, labels = (_read_idx(place / name) for name in names)
     pixels = torch.from_numpy(images.reshape(-1, 1, 28, 28))
-    return ImageSet.of(f"fashion-mnist/{split}", pixels, _labels(labels), class_names=FASHION_CLASSES)
+    return ImageSet.of(
+        f"fashion-mnist/{split}", pixels, torch.from_numpy(labels.astype(np.int64)), class_names=FASHION_CLASSES
+    )
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -167,7 +137,9 @@ def _load_cifar(split: Split, root: Path | None, progress: Progress) -> ImageSet
         place = base / "cifar-10-batches-bin"
     records = np.concatenate([_read_cifar(place / name) for name in names])
     pixels: Pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).copy())
-    return ImageSet.of(f"cifar10/{split}", pixels, _labels(records[:, 0]), class_names=CIFAR_CLASSES)
+    return ImageSet.of(
+        f"cifar10/{split}", pixels, torch.from_numpy(records[:, 0].astype(np.int64)), class_names=CIFAR_CLASSES
+    )
 
 
 def _read_cifar(path: Path) -> np.ndarray:

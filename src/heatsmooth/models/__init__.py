@@ -1,9 +1,10 @@
 """Networks with their normalisation inside, and their weights on disk."""
 
-from heatsmooth.models.checkpoint import load, load_state, model_hash, save, serialise
-from heatsmooth.models.classifier import Classifier, NetworkSpec, build, copy_of, count_classes, evaluating
-from heatsmooth.models.inference import check_independence, for_inference
+from heatsmooth.models.checkpoint import load, load_state, model_hash, recorded_spec, save, serialise
+from heatsmooth.models.classifier import Classifier, build, copy_of, count_classes, device_of, evaluating
+from heatsmooth.models.inference import check_gradient, check_independence, for_inference
 from heatsmooth.models.resnet import ARCHITECTURES, ResNet
+from heatsmooth.models.spec import NetworkSpec
 
 __all__ = [
     "ARCHITECTURES",
@@ -11,14 +12,17 @@ __all__ = [
     "NetworkSpec",
     "ResNet",
     "build",
+    "check_gradient",
     "check_independence",
     "copy_of",
     "count_classes",
+    "device_of",
     "evaluating",
     "for_inference",
     "load",
     "load_state",
     "model_hash",
+    "recorded_spec",
     "save",
     "serialise",
 ]

@@ -6,8 +6,9 @@ are understood, see ``wrappers``.
 
 import json
 import pickle
+import re
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models.classifier import Classifier, NetworkSpec, build
+from heatsmooth.models import hub
+from heatsmooth.models.classifier import Classifier, build, channels_last
+from heatsmooth.models.program import PROGRAM, load_program, refuse_program
 from heatsmooth.models.resnet import ARCHITECTURES
+from heatsmooth.models.spec import NetworkSpec
 from heatsmooth.models.wrappers import completed, read_names
 from heatsmooth.runs import sha256, write_atomically
 
 METADATA_KEY = "heatsmooth"
 WEIGHTS_FILE = "model.safetensors"
+CALLABLE = re.compile(r"[A-Za-z_][\w.]*:\w+")
 
 
 def _inner(model: nn.Module) -> nn.Module:
@@ -39,7 +44,8 @@ def serialise(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
 
 def save(model: Classifier, path: Path) -> None:
     """Write the weights, architecture and normalisation to ``path``, atomically."""
-    write_atomically(path, serialise(_inner(model).state_dict(), asdict(model.spec)))
+    refuse_program(model)
+    write_atomically(path, serialise(_inner(model).state_dict(), model.spec.describe()))
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -69,11 +75,12 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return content, {}
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read_safetensors(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            names = file.keys() if tensors else ()
+            return {name: file.get_tensor(name) for name in names}, metadata
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise InputError(
             f"{path}: expected a safetensors file, got {error}; the file is damaged or of another kind"
@@ -89,38 +96,73 @@ def load(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Classifier:
-    """The classifier of a run directory or of a file of weights, in evaluation mode.
+    """The classifier of a run directory, a file, ``hf:NAME`` or ``package.module:callable``, in evaluation mode.
 
-    A file that heatsmooth wrote says what network it is; for any other, ``model`` (with ``classes`` and
-    ``channels`` for a built-in one) does. ``mean`` and ``std`` replace the recorded normalisation; for
-    weights that stood behind one they must be given, or be in the file.
+    What heatsmooth or transformers wrote says what network it is; for any other file of weights, ``model`` (with
+    ``classes`` and ``channels`` for a built-in one) does. A file that is a program (``model="program"``) and a
+    callable, which brings its own weights, need nothing else. ``mean`` and ``std`` replace the recorded normalisation;
+    for weights that stood behind one they must be given, or be in the file.
     """
+    name = hub.hub_name(source)
+    if name is not None:
+        require(
+            model in (None, hub.PREFIX + name),
+            f"{source}: expected --model hf:{name} or none, got {model}; the directory says its network itself",
+        )
+        return channels_last(Classifier(*hub.pretrained(name, mean=mean, std=std))).eval()
+    if model == PROGRAM:
+        program, facts = load_program(source)
+        return Classifier(program, _renormalised(facts, mean, std)).eval()
+    if model is None and CALLABLE.fullmatch(str(source)):
+        return build(_renormalised(NetworkSpec(str(source), classes, channels), mean, std)).eval()
     path = source / WEIGHTS_FILE if source.is_dir() else source
     state, metadata = load_state(path)
     spec = _recorded_spec(path, metadata)
     if spec is None:
         require(model is not None, f"{path}: expected --model beside weights that do not say their network; name it")
         assert model is not None
-        spec = NetworkSpec(model, classes, channels)
+        spec = _named(model, classes, channels)
     elif model is not None:
         require(
             model == spec.architecture,
             f"{path}: expected weights of --model {model}, got weights of {spec.architecture}; leave --model out",
         )
-    elif spec.architecture not in ARCHITECTURES:
+    elif spec.architecture not in ARCHITECTURES and not spec.architecture.startswith(hub.PREFIX):
         raise InputError(
             f"{path}: expected --model {spec.architecture}, got none; heatsmooth imports code only where you name it"
         )
-    if mean is not None or std is not None:
-        mean, std = completed(mean, std)
-        spec = replace(spec, mean=mean, std=std)
-    network = build(spec).network
+    network = build(_renormalised(spec, mean, std)).network
     reading = read_names(state, network.state_dict().keys())
     load_strictly(network, reading.state, path)
     if reading.normalised:
         mean, std = reading.agreed(path, mean, std)
-        spec = replace(spec, mean=mean, std=std)
-    return Classifier(network, spec).eval()
+    return Classifier(network, _renormalised(spec, mean, std)).eval()
+
+
+def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
+    """What a source, or ``model`` if it is ``hf:NAME``, says of the network without the weights; None if nothing."""
+    name = hub.hub_name(source if model is None else Path(model))
+    if name is not None:
+        return hub.hub_spec(name)
+    path = source / WEIGHTS_FILE if source.is_dir() else source
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    return _recorded_spec(path, _read_safetensors(path, tensors=False)[1])
+
+
+def _named(model: str, classes: int, channels: int) -> NetworkSpec:
+    return (
+        hub.hub_spec(model.removeprefix(hub.PREFIX))
+        if model.startswith(hub.PREFIX)
+        else NetworkSpec(model, classes, channels)
+    )
+
+
+def _renormalised(spec: NetworkSpec, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> NetworkSpec:
+    if mean is None and std is None:
+        return spec
+    mean, std = completed(mean, std)
+    return replace(spec, mean=mean, std=std)
 
 
 def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
@@ -156,9 +198,10 @@ def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> N
 
 
 def model_hash(model: nn.Module) -> str:
-    """A hash of all weights and buffers with their names, and of the normalisation."""
+    """A hash of all weights and buffers with their names, of the normalisation, and of the configuration if any."""
     parts = []
     for name, tensor in sorted(_inner(model).state_dict().items()):
         parts += [name.encode(), tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()]
     spec = getattr(model, "spec", None)
-    return sha256(*parts, json.dumps([spec.mean, spec.std] if isinstance(spec, NetworkSpec) else []).encode())[:16]
+    facts = [spec.mean, spec.std, *([spec.config] if spec.config else [])] if isinstance(spec, NetworkSpec) else []
+    return sha256(*parts, json.dumps(facts).encode())[:16]

@@ -5,35 +5,26 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.models import hub
+from heatsmooth.models.program import refuse_program
 from heatsmooth.models.resnet import ARCHITECTURES
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """All that is needed, beside the weights, to build a classifier."""
-
-    architecture: str
-    """A built-in name or ``package.module:callable``."""
-    classes: int = 10
-    channels: int = 3
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    size: int | None = None
-    """Height and width it was trained on, if known."""
+from heatsmooth.models.spec import NetworkSpec
 
 
 class Classifier(nn.Module):
     """logits (batch, classes) = network((images − mean) / std) for images in [0, 1].
 
-    Mean and standard deviation, one number or one a channel, are not part of the state dict: the
-    network's parameters keep their public names.
+    A network that answers with more than logits, as those of transformers do, must have them as ``.logits``. Mean and
+    standard deviation, one number or one a channel, are not part of the state dict: the network's parameters
+    keep their public names.
     """
 
     mean: Tensor
@@ -52,23 +43,40 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std or (1.0,)).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network((images - self.mean) / self.std)
-        return logits
+        return logits_of(self.network((images - self.mean) / self.std))
+
+
+def logits_of(answer: Any) -> Tensor:
+    """The logits of what a network answers: the answer itself, or its ``.logits``."""
+    logits: Tensor = getattr(answer, "logits", answer)
+    return logits
 
 
 def build(spec: NetworkSpec) -> Classifier:
     """A new classifier with random weights (those of the global torch generator), laid out for speed."""
     if spec.architecture in ARCHITECTURES:
         network = ARCHITECTURES[spec.architecture](classes=spec.classes, channels=spec.channels)
+    elif spec.architecture.startswith(hub.PREFIX):
+        network = hub.build_network(spec)
     elif ":" in spec.architecture:
         network = _import_network(spec.architecture)
     else:
         raise InputError(
-            f"--model: expected {', '.join(ARCHITECTURES)} or package.module:callable, got {spec.architecture!r}"
+            f"--model: expected {', '.join(ARCHITECTURES)}, package.module:callable or hf:NAME, "
+            f"got {spec.architecture!r}"
         )
-    classifier = Classifier(network, spec)
+    return channels_last(Classifier(network, spec))
+
+
+def channels_last(classifier: Classifier) -> Classifier:
+    """The same classifier, its weights laid out for speed."""
     classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     return classifier
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the network is: the device of its first parameter or buffer, else the CPU."""
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def _import_network(name: str) -> nn.Module:
@@ -87,7 +95,8 @@ def _import_network(name: str) -> nn.Module:
 
 
 def copy_of(model: nn.Module) -> nn.Module:
-    """An independent copy, with parameters that can be trained."""
+    """An independent copy, with parameters that can be trained; a program, which has none, is refused."""
+    refuse_program(model)
     twin = copy.deepcopy(model)
     for parameter in twin.parameters():
         parameter.grad = None
@@ -120,7 +129,7 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
     try:
         with evaluating(model), torch.inference_mode():
             logits = model(images[:2])
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise InputError(
             f"expected a network that takes images of {_times(shape)}, "
             f"got {type(error).__name__}: {first_line(error)}; check --model and --image-size"

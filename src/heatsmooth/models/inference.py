@@ -1,14 +1,14 @@
 """The same network, faster: for evaluation only, and checked to be alike before it is used."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node, symbolic_trace
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.utils.hooks import RemovableHandle
 
 from heatsmooth.errors import InputError, require
-from heatsmooth.models.classifier import Classifier
 
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, between a network and its faster form."""
@@ -18,14 +18,12 @@ def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False)
     """A copy of ``model`` with batch norm folded into its convolutions, channels last, and ``torch.compile`` if asked.
 
     ``examples`` (batch, channels, height, width) decide whether it may be used: every logit must agree to
-    ``TOLERANCE`` and every class, unless its two top logits tie within that. A network that cannot be folded (its
-    forward pass cannot be traced) stays as it is; one that compiles into something else is an error.
+    ``TOLERANCE`` and every class, unless its two top logits tie within that. A network that cannot be folded stays
+    as it is; one that compiles into something else is an error.
     """
     plain = copy.deepcopy(model).eval().requires_grad_(False)
     plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
-    faster = _folded(plain)
-    if not _alike(plain, faster, examples):
-        faster = plain
+    faster, _ = folded(plain, examples)
     if compiled:
         fastest = torch.compile(faster)
         assert isinstance(fastest, nn.Module)
@@ -51,31 +49,64 @@ def check_independence(model: nn.Module, examples: Tensor) -> None:
     )
 
 
-def _folded(model: nn.Module) -> nn.Module:
-    """``model`` with each batch norm folded into the convolution before it, where torch can trace the network."""
+def check_gradient(model: nn.Module, examples: Tensor) -> None:
+    """Refuse a network whose logits do not follow the pixels by a gradient."""
+    with torch.enable_grad():
+        pixels = examples.detach().clone().requires_grad_(True)
+        logits = model(pixels)
+        follows = logits.requires_grad and torch.autograd.grad(logits.sum(), pixels, allow_unused=True)[0] is not None
+    require(follows, "expected logits with a gradient to the pixels, got none; attack a network in floating point")
+
+
+def folded(model: nn.Module, examples: Tensor) -> tuple[nn.Module, int]:
+    """``model`` with batch norms folded into the convolutions before them, and how many; itself where that fails.
+
+    A batch norm belongs to a convolution if it is given that one's very answer, and each runs once.
+    """
+    twin = copy.deepcopy(model)
     try:
-        if isinstance(model, Classifier):
-            return Classifier(_fold_batch_norm(model.network), model.spec).eval()
-        return _fold_batch_norm(model).eval()
-    except Exception:  # tracing runs the user's code on stand-ins, which may raise anything
-        return model
+        pairs = _convolutions_before_norms(twin, examples)
+        for before, after in pairs:
+            conv, norm = twin.get_submodule(before), twin.get_submodule(after)
+            assert isinstance(conv, nn.Conv2d)
+            assert isinstance(norm, nn.BatchNorm2d)
+            twin.set_submodule(before, fuse_conv_bn_eval(conv, norm))
+            twin.set_submodule(after, nn.Identity().eval())
+    except (AttributeError, TypeError, RuntimeError):  # modules of a kind that cannot be taken apart
+        return model, 0
+    return (twin, len(pairs)) if pairs and _alike(model, twin, examples) else (model, 0)
 
 
-def _fold_batch_norm(network: nn.Module) -> GraphModule:
-    traced = symbolic_trace(copy.deepcopy(network))
-    modules = dict(traced.named_modules())
-    for node in list(traced.graph.nodes):
-        norm, before = modules.get(str(node.target)), node.args[0] if node.args else None
-        if not isinstance(norm, nn.BatchNorm2d) or not isinstance(before, Node):
-            continue
-        conv = modules.get(str(before.target))
-        if isinstance(conv, nn.Conv2d) and len(before.users) == 1:
-            traced.set_submodule(str(before.target), fuse_conv_bn_eval(conv, norm))
-            node.replace_all_uses_with(before)
-            traced.graph.erase_node(node)
-            traced.delete_submodule(str(node.target))
-    traced.recompile()
-    return traced
+def _convolutions_before_norms(model: nn.Module, examples: Tensor) -> list[tuple[str, str]]:
+    """The names of each convolution and of the batch norm right after it, seen in a pass over the examples."""
+    calls: dict[str, int] = {}
+    maker: dict[int, str] = {}
+    pairs: list[tuple[str, str]] = []
+    alive: list[Tensor] = []
+
+    def watch(name: str, module: nn.Module) -> RemovableHandle:
+        def note(_: nn.Module, given: tuple[Any, ...], answer: Any) -> None:
+            calls[name] = calls.get(name, 0) + 1
+            if isinstance(module, nn.Conv2d):
+                maker[id(answer)] = name
+                alive.append(answer)
+            elif given and (before := maker.get(id(given[0]))) is not None:
+                pairs.append((before, name))
+
+        return module.register_forward_hook(note)
+
+    def foldable(module: nn.Module) -> bool:
+        return isinstance(module, nn.Conv2d) or (isinstance(module, nn.BatchNorm2d) and module.running_var is not None)
+
+    handles = [watch(name, module) for name, module in model.named_modules() if foldable(module)]
+    try:
+        with torch.inference_mode():
+            model(examples[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    makers = [conv for conv, _ in pairs]
+    return [pair for pair in pairs if calls[pair[0]] == calls[pair[1]] == makers.count(pair[0]) == 1]
 
 
 def _alike(model: nn.Module, other: nn.Module, examples: Tensor) -> bool:

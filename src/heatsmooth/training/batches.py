@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from heatsmooth.data import ImageSet, as_unit_interval, shifted_and_flipped
+from heatsmooth.data import ImageSet, ImageStream, as_unit_interval, shifted_and_flipped
 from heatsmooth.errors import InputError, require
 from heatsmooth.noise import Draw, mixed_seed
 
@@ -24,6 +25,18 @@ class Batch:
     """The random numbers of this step."""
     epoch: float
     """How many epochs are done, 0 at the start."""
+
+    def parts(self, count: int) -> list["Batch"]:
+        """The batch in ``count`` equal parts, whose rows meet the random numbers they would meet in the whole."""
+        if count == 1:
+            return [self]
+        rows = len(self.images)
+        require(rows % count == 0, f"--accumulate: expected a divisor of the {rows} images a process has, got {count}")
+        labels = [None] * count if self.labels is None else list(self.labels.chunk(count))
+        return [
+            Batch(images, labels[i], self.draw.part(i, count), self.epoch)
+            for i, images in enumerate(self.images.chunk(count))
+        ]
 
 
 @dataclass(frozen=True)
@@ -78,10 +91,7 @@ class SetFeed:
 
     def batches(self, start: int, stop: int, place: Place) -> Iterator[Batch]:
         """The batches of the steps start … stop − 1."""
-        require(
-            self._size % place.world == 0,
-            f"--batch-size: expected a multiple of the {place.world} processes, got {self._size}",
-        )
+        _check_shared(self._size, place)
 
         def read(step: int) -> tuple[Tensor, Tensor | None]:
             positions = self._positions(step, place)
@@ -93,13 +103,71 @@ class SetFeed:
                 pixels, labels = ahead.result()
                 if step + 1 < stop:
                     ahead = reader.submit(read, step + 1)
-                if self.augment:
-                    order = Draw(self.seed, "augment", step, rank=place.rank, world=place.world)
-                    pixels = shifted_and_flipped(pixels, order)
-                draw = Draw(self.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
-                images = as_unit_interval(pixels.to(place.device))
-                labels = None if labels is None else labels.to(place.device)
-                yield Batch(images, labels, draw, step / self.steps_per_epoch)
+                yield _batch(self, pixels, labels, step, place)
+
+
+@dataclass(frozen=True)
+class StreamFeed:
+    """An ``ImageStream``, shuffled anew each epoch, ``batch_size`` images a step over all processes together.
+
+    Each process reads the stream and decodes its own share. A run continues by reading up to where it was.
+    """
+
+    images: ImageStream
+    batch_size: int
+    seed: int
+    augment: bool = True
+
+    @property
+    def _size(self) -> int:
+        return min(self.batch_size, len(self.images))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps see every image about once."""
+        return len(self.images) // self._size
+
+    def _encoded(self, start: int, place: Place) -> Iterator[list[Any]]:
+        """The process's own encoded images of each step from ``start`` on."""
+        epoch, skipped = divmod(start, self.steps_per_epoch)
+        mine = self._size // place.world
+        while True:
+            images = islice(self.images.epoch(epoch, self.seed), skipped * self._size, None)
+            for _ in range(skipped, self.steps_per_epoch):
+                rows = list(islice(images, self._size))
+                require(
+                    len(rows) == self._size,
+                    f"{self.images.name}: expected {len(self.images)} images an epoch, got fewer; lower --limit-train",
+                )
+                yield rows[place.rank * mine : (place.rank + 1) * mine]
+            epoch, skipped = epoch + 1, 0
+
+    def batches(self, start: int, stop: int, place: Place) -> Iterator[Batch]:
+        """The batches of the steps start … stop − 1."""
+        _check_shared(self._size, place)
+        encoded = self._encoded(start, place)
+        with ThreadPoolExecutor(1) as reader:
+            ahead = reader.submit(lambda: self.images.pixels(next(encoded)))
+            for step in range(start, stop):
+                pixels = ahead.result()
+                if step + 1 < stop:
+                    ahead = reader.submit(lambda: self.images.pixels(next(encoded)))
+                yield _batch(self, pixels, None, step, place)
+
+
+def _check_shared(size: int, place: Place) -> None:
+    require(size % place.world == 0, f"--batch-size: expected a multiple of the {place.world} processes, got {size}")
+
+
+def _batch(feed: SetFeed | StreamFeed, pixels: Tensor, labels: Tensor | None, step: int, place: Place) -> Batch:
+    """A step's batch of stored images: augmented if the feed says so, in [0, 1], on the device."""
+    if feed.augment:
+        order = Draw(feed.seed, "augment", step, rank=place.rank, world=place.world)
+        pixels = shifted_and_flipped(pixels, order)
+    draw = Draw(feed.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
+    images = as_unit_interval(pixels.to(place.device))
+    labels = None if labels is None else labels.to(place.device)
+    return Batch(images, labels, draw, step / feed.steps_per_epoch)
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,16 @@ killed and repeated ends with the same weights as an undisturbed one.
 """
 
 import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -53,16 +54,24 @@ class Plan:
     """Batch norm by each batch's statistics, which also update the running ones; or all statistics as they are."""
     augment: bool = True
     """Shift and mirror the images."""
+    accumulate: int = 1
+    """Parts of a process's batch that are computed one after another, to save memory. The gradient is that of the whole
+    batch, unless batch norm trains: it sees the parts."""
 
     def __post_init__(self) -> None:
         require(self.epochs > 0, f"--epochs: expected at least 1, got {self.epochs}")
         require(self.batch_size > 0, f"--batch-size: expected at least 1, got {self.batch_size}")
+        require(self.accumulate > 0, f"--accumulate: expected at least 1, got {self.accumulate}")
         require(self.lr > 0, f"--lr: expected a positive number, got {self.lr}")
         require(self.schedule in _SCHEDULES, f"--schedule: expected {', '.join(_SCHEDULES)}, got {self.schedule!r}")
         require(0 <= self.warmup < 1, f"--warmup: expected a share from 0 to below 1, got {self.warmup}")
         require(
             self.batch_norm in ("train", "frozen"), f"--batch-norm: expected train or frozen, got {self.batch_norm!r}"
         )
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records; ``accumulate`` only where it is used, as runs did before it was there."""
+        return {name: value for name, value in asdict(self).items() if name != "accumulate" or value > 1}
 
     def rate(self, done: float) -> float:
         """The learning rate when this share of the steps is done.
@@ -85,6 +94,11 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 
 def accelerator(device: str | None = None) -> Accelerator:
     """The processes this one belongs to: alone, or as ``accelerate launch`` or ``torchrun`` set it up."""
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    require(
+        precision in ("", "no"),
+        f"expected --mixed_precision no, got {precision}; finite differences and class counts are float32",
+    )
     buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
     return Accelerator(cpu=device == "cpu", kwargs_handlers=[buffers])
 
@@ -131,10 +145,9 @@ def fit(
             rate = plan.rate(step / steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            terms = objective(trained, batch)
-            _note_terms(recent, terms, accelerator, step)
             optimizer.zero_grad(set_to_none=True)
-            accelerator.backward(torch.stack(list(terms.values())).sum())
+            terms = _descend(trained, objective, batch.parts(plan.accumulate), accelerator)
+            _note_terms(recent, terms, accelerator, step)
             optimizer.step()
             done, now = step + 1, time.monotonic()
             if done % log_every == 0 or done == steps:
@@ -155,6 +168,19 @@ def fit(
         _save_state(out / STATE_FILE, stage + 1, 0, student, optimizer)
     accelerator.wait_for_everyone()
     student.eval()
+
+
+def _descend(
+    trained: nn.Module, objective: Objective, parts: list[Batch], accelerator: Accelerator
+) -> dict[str, Tensor]:
+    """Add the gradient of the mean loss over the parts to the weights'; the mean of each term."""
+    total: dict[str, Tensor] = {}
+    for number, part in enumerate(parts, start=1):
+        with nullcontext() if number == len(parts) else accelerator.no_sync(trained):
+            terms = {name: term / len(parts) for name, term in objective(trained, part).items()}
+            accelerator.backward(torch.stack(list(terms.values())).sum())
+        total = {name: total.get(name, 0) + term.detach() for name, term in terms.items()}
+    return total
 
 
 @contextmanager

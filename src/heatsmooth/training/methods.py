@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from heatsmooth.data import ImageSet
+from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import copy_of, serialise
 from heatsmooth.models.checkpoint import load_state, load_strictly
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import write_atomically
 from heatsmooth.training.baselines import METHODS, Baseline
-from heatsmooth.training.batches import LoaderFeed, SetFeed
+from heatsmooth.training.batches import LoaderFeed, SetFeed, StreamFeed
 from heatsmooth.training.heat import Heat, heat_smoothing
 from heatsmooth.training.loop import STATE_FILE, Plan, accelerator, finished_stages, fit, restore_student
 
@@ -71,7 +71,7 @@ def preset(name: str, sigma: float, **changes: Any) -> tuple[Heat, Plan]:
 
 def smooth(
     model: nn.Module,
-    images: ImageSet | Iterable[Any],
+    images: ImageSet | ImageStream | Iterable[Any],
     *,
     sigma: float,
     preset: str = "bootcamp",
@@ -85,15 +85,18 @@ def smooth(
 ) -> nn.Module:
     """A smoothed copy of ``model``, in evaluation mode, after one label-free epoch; ``model`` itself never changes.
 
-    ``images``: an ``ImageSet``, or any loader of batches (batch, channels, height, width) in [0, 1]; labels, if it
-    yields them, are never read. ``sigma``: the L2 noise, in [0, 1] pixels, that the result shall withstand.
+    ``images``: an ``ImageSet``, an ``ImageStream``, or any loader of batches (batch, channels, height, width) in
+    [0, 1]; labels, if it yields them, are never read. ``sigma``: the L2 noise, in [0, 1] pixels, that the result shall
+    withstand.
     ``changes``: fields of ``Heat`` and ``Plan`` that differ from the preset, as ``epochs=2`` or ``lr=0.01``.
     With ``out``, the run can be killed and repeated.
     """
     heat, plan = _preset(preset, sigma, **changes)
     processes = accelerator(device)
     if isinstance(images, ImageSet):
-        feed: SetFeed | LoaderFeed = SetFeed(images.without_labels(), plan.batch_size, seed, plan.augment)
+        feed: SetFeed | StreamFeed | LoaderFeed = SetFeed(images.without_labels(), plan.batch_size, seed, plan.augment)
+    elif isinstance(images, ImageStream):
+        feed = StreamFeed(images, plan.batch_size, seed, plan.augment)
     else:
         feed = LoaderFeed(images, seed)
     student = copy_of(model)

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.attacks import LOSSES, Adversarial, GaussianAverage, ddn, pgd
-from heatsmooth.data import ImageSet, load
+from heatsmooth.data import ImageSet
 from heatsmooth.errors import require
-from heatsmooth.models import count_classes, for_inference, model_hash
+from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, model_hash
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, Run, read_records, write_atomically
 from heatsmooth.training.loop import accelerator
+from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
 from heatsmooth.workflows.sharing import share_of
 
 SHOWN = 6
@@ -87,7 +88,8 @@ def attack_run(
     stride: int = 1,
     shard: tuple[int, int] = (1, 1),
     data_root: Path | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
+    reading: Reading = PLAINLY,
     model: str | None = None,
     classes: int | None = None,
     mean: tuple[float, ...] | None = None,
@@ -101,7 +103,18 @@ def attack_run(
     Images are attacked in batches that depend on nothing but ``batch_size``, and shards take whole batches, so the
     records are the same for any number of shards, processes and interruptions.
     """
-    chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
+    chosen = images_for(
+        data,
+        "test",
+        source=source,
+        model=model,
+        data_root=data_root,
+        image_size=image_size,
+        reading=reading,
+        stride=stride,
+        images=images,
+        progress=progress,
+    )
     chosen.known_labels()  # refuses images without labels
     network = load_model(
         source, model=model, classes=classes or chosen.classes or 10, channels=chosen.shape[0], mean=mean, std=std
@@ -111,6 +124,7 @@ def attack_run(
     first = chosen.images(torch.arange(min(4, len(chosen)))).to(processes.device)
     count = count_classes(network, first)
     chosen.check_classes(count)
+    check_gradient(network, first)
     require(attack.top_k < count, f"--top-k: expected less than the {count} classes, got {attack.top_k}")
     shard, part = share_of(processes, shard)
     identity = {"data": chosen.describe(), "model": model_hash(network), **asdict(attack), "seed": seed}
@@ -138,11 +152,18 @@ def attack_run(
     found = read_attacks(out)
     if len(found) == len(chosen):
         _save_gallery(out / "gallery.npz", target, chosen, found, attack)
-    return {"command": "attack", "out": str(out), "asked": len(chosen), "subject": attack.subject, **statistics(found)}
+    return {
+        "command": "attack",
+        "out": str(out),
+        "asked": len(chosen),
+        "subject": attack.subject,
+        **statistics(found),
+        **left_out(chosen),
+    }
 
 
 def _attacked(target: nn.Module, chosen: ImageSet, positions: Tensor, attack: Attack) -> Iterable[dict[str, Any]]:
-    device = next(target.parameters()).device
+    device = device_of(target)
     labels = chosen.known_labels()[positions]
     found = attack.of(target, chosen.images(positions).to(device), labels.to(device))
     rows = zip(
@@ -199,7 +220,7 @@ def _save_gallery(
         return
     place = {int(index): position for position, index in enumerate(chosen.indices.tolist())}
     positions = torch.tensor([place[record["index"]] for record in picked])
-    device = next(target.parameters()).device
+    device = device_of(target)
     clean, labels = chosen.images(positions).to(device), chosen.known_labels()[positions].to(device)
     found = attack.of(target, clean, labels)
     noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(device)

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.auditing import Audit, audit
-from heatsmooth.data import load
 from heatsmooth.models import load as load_model
 from heatsmooth.models import model_hash
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run, read_json, write_json
 from heatsmooth.training.loop import accelerator
+from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
 
 
 def audit_run(
@@ -23,7 +23,8 @@ def audit_run(
     images: int | None = None,
     stride: int = 1,
     data_root: Path | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
+    reading: Reading = PLAINLY,
     model: str | None = None,
     classes: int | None = None,
     mean: tuple[float, ...] | None = None,
@@ -33,7 +34,18 @@ def audit_run(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Audit the network of ``source`` on these images into ``out``/audit.json; what it says."""
-    chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
+    chosen = images_for(
+        data,
+        "test",
+        source=source,
+        model=model,
+        data_root=data_root,
+        image_size=image_size,
+        reading=reading,
+        stride=stride,
+        images=images,
+        progress=progress,
+    )
     known = classes or chosen.classes or 10
     place = accelerator(device).device
     network, former = (
@@ -57,6 +69,6 @@ def audit_run(
             found = audit(network, chosen, sigma=how.sigma, teacher=former, seed=seed, progress=progress, **choices)
             write_json(out / "audit.json", found)
             run.update(status="done", model_hash=identity["model"])
-        return {"command": "audit", "out": str(out), **read_json(out / "audit.json")}
+        return {"command": "audit", "out": str(out), **read_json(out / "audit.json"), **left_out(chosen)}
     finally:
         run.close()

@@ -9,7 +9,6 @@ from heatsmooth.calibrate import Calibration, calibrate, coverage
 from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy
 from heatsmooth.certification.logs import read_certificates
 from heatsmooth.certification.radii import round_down
-from heatsmooth.data import load
 from heatsmooth.errors import require
 from heatsmooth.models import Classifier, count_classes, model_hash, save
 from heatsmooth.models import load as load_model
@@ -17,6 +16,7 @@ from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, Run, read_json, write_json
 from heatsmooth.training.loop import accelerator
+from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
 
 CALIBRATION_FILE = "calibration.json"
 RADII_FILE = "one_pass.jsonl"
@@ -112,13 +112,24 @@ def one_pass_run(
     images: int | None = None,
     stride: int = 1,
     data_root: Path | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
+    reading: Reading = PLAINLY,
     device: str | None = None,
     batch_size: int = 200,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Class and calibrated radius of each image from one forward pass, into ``out``/one_pass.jsonl."""
-    chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
+    chosen = images_for(
+        data,
+        "test",
+        source=source,
+        data_root=data_root,
+        image_size=image_size,
+        reading=reading,
+        stride=stride,
+        images=images,
+        progress=progress,
+    )
     network = load_model(source)
     calibration = read_calibration(source, network)
     require(
@@ -163,6 +174,7 @@ def one_pass_run(
         "basis": calibration.basis,
         "abstained": sum(row["abstain"] for row in rows),
     }
+    facts |= left_out(chosen)
     if chosen.labels is None:
         return facts
     radii, abstained = ([row[key] for row in rows] for key in ("radius", "abstain"))

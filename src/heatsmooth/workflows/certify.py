@@ -12,15 +12,15 @@ from heatsmooth.certification.certificates import Certificates, Settings, certif
 from heatsmooth.certification.logs import read_certificates, write_log
 from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
-from heatsmooth.data import load
 from heatsmooth.data.folder import read_image
 from heatsmooth.errors import require
-from heatsmooth.models import count_classes, for_inference, model_hash
+from heatsmooth.models import count_classes, device_of, for_inference, model_hash
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, Run, read_json
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import read_calibration
+from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
 from heatsmooth.workflows.sharing import share_of
 
 SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -39,7 +39,8 @@ def certify_run(
     compiled: bool = False,
     log: Path | None = None,
     data_root: Path | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
+    reading: Reading = PLAINLY,
     model: str | None = None,
     classes: int | None = None,
     mean: tuple[float, ...] | None = None,
@@ -50,7 +51,18 @@ def certify_run(
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
     """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
-    chosen = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(stride, images)
+    chosen = images_for(
+        data,
+        "test",
+        source=source,
+        model=model,
+        data_root=data_root,
+        image_size=image_size,
+        reading=reading,
+        stride=stride,
+        images=images,
+        progress=progress,
+    )
     count = classes or chosen.classes or 10
     network = load_model(source, model=model, classes=count, channels=chosen.shape[0], mean=mean, std=std)
     processes = accelerator(device)
@@ -95,7 +107,13 @@ def certify_run(
     certificates = read_certificates(out)
     if log is not None:
         write_log(certificates, log)
-    return {"command": "certify", "out": str(out), "asked": len(chosen), **summary(certificates, settings)}
+    return {
+        "command": "certify",
+        "out": str(out),
+        "asked": len(chosen),
+        **summary(certificates, settings),
+        **left_out(chosen),
+    }
 
 
 def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, log: Path | None) -> dict[str, Any]:
@@ -176,7 +194,7 @@ def predict_images(
     size = image_size or network.spec.size or 224
     pixels = [torch.from_numpy(read_image(file, size, channels=network.spec.channels)) for file in files]
     images = torch.stack(pixels).to(torch.float32) / 255
-    on_device = images.to(next(network.parameters()).device)
+    on_device = images.to(device_of(network))
     count = count_classes(network, on_device)
     with torch.inference_mode():
         probabilities = network(on_device).softmax(1).cpu()

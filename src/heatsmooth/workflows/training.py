@@ -8,16 +8,18 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 
-from heatsmooth.data import ImageSet, load
+from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import Classifier, NetworkSpec, build, count_classes, model_hash, save
 from heatsmooth.models import load as load_model
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
+from heatsmooth.models.program import refuse_program
 from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run
 from heatsmooth.training import Baseline, Plan, preset, smooth, train
 from heatsmooth.training.loop import STATE_FILE, accelerator
+from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out, stream_for
 
 TESTED = 10_000
 """At most this many test images measure the accuracy at the end of a training."""
@@ -31,7 +33,8 @@ def train_run(
     choices: Baseline,
     plan: Plan,
     data_root: Path | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
+    reading: Reading = PLAINLY,
     limit_train: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
@@ -42,16 +45,17 @@ def train_run(
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
     """Train a network with labels and leave it in ``out``; a summary, or None in a process that does not lead."""
-    images = load(data, "train", root=data_root, image_size=image_size, progress=progress).sampled(limit_train)
-    test = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(1, TESTED)
+    where: dict[str, Any] = {"data_root": data_root, "image_size": image_size, "reading": reading, "progress": progress}
+    images = images_for(data, "train", limit=limit_train, **where)
+    test = images_for(data, "test", images=TESTED, **where)
     found_mean, found_std = images.statistics()
     classes = int(images.known_labels().max()) + 1
     spec = NetworkSpec(model, classes, images.shape[0], mean or found_mean, std or found_std, images.shape[1])
     settings = {
         "data": images.describe(),
-        "network": asdict(spec),
+        "network": spec.describe(),
         "choices": asdict(choices),
-        "plan": asdict(plan),
+        "plan": plan.describe(),
         "seed": seed,
     }
 
@@ -88,7 +92,8 @@ def smooth_run(
     preset: str = "bootcamp",
     changes: dict[str, Any] | None = None,
     data_root: Path | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
+    reading: Reading = PLAINLY,
     limit_train: int | None = None,
     model: str | None = None,
     classes: int | None = None,
@@ -102,17 +107,26 @@ def smooth_run(
 ) -> dict[str, Any] | None:
     """Smooth the network of ``source`` without labels into ``out``; a summary, or None in a process that follows."""
     heat, plan = _preset(preset, sigma, **(changes or {}))
-    images = load(data, "train", root=data_root, image_size=image_size, progress=progress).sampled(limit_train)
-    test = load(data, "test", root=data_root, image_size=image_size, progress=progress).strided(1, TESTED)
-    known = classes or images.classes or 10
+    where: dict[str, Any] = {"source": source, "model": model, "data_root": data_root, "image_size": image_size}
+    images: ImageSet | ImageStream
+    if reading.stream:
+        images, test = stream_for(data, limit=limit_train, **where), None
+        known = classes or 10
+    else:
+        where |= {"reading": reading, "progress": progress}
+        images = images_for(data, "train", limit=limit_train, **where)
+        test = images_for(data, "test", images=TESTED, **where)
+        known = classes or images.classes or 10
+        images = images.without_labels()
     teacher = load_model(source, model=model, classes=known, channels=images.shape[0], mean=mean, std=std)
-    _check_fit(teacher, images, test)
+    refuse_program(teacher)
+    _check_fit(teacher, images, *([] if test is None else [test]))
     settings = {
-        "data": images.without_labels().describe(),
+        "data": images.describe(),
         "teacher": model_hash(teacher),
         "preset": preset,
         "heat": asdict(heat),
-        "plan": asdict(plan),
+        "plan": plan.describe(),
         "seed": seed,
     }
 
@@ -133,12 +147,13 @@ def smooth_run(
         return cast("Classifier", smoothed)
 
     def measure(network: Classifier) -> dict[str, Any]:
-        if test.labels is None:
-            return {"sigma": sigma}
+        facts = {"sigma": sigma} | ({} if test is None else left_out(test))
+        if test is None or test.labels is None:
+            return facts
         before = _accuracies(teacher, test, sigma, seed, progress)
         after = _accuracies(network, test, sigma, seed, progress)
         teachers = {f"teacher_{name}": value for name, value in before.items() if name.startswith("accuracy")}
-        return {"sigma": sigma, "preset": preset, **after, **teachers}
+        return {**facts, "preset": preset, **after, **teachers}
 
     return _recorded(out, "smooth", settings, device, work, measure)
 
@@ -146,10 +161,13 @@ def smooth_run(
 _preset = preset
 
 
-def _check_fit(network: Classifier, *sets: ImageSet) -> None:
+def _check_fit(network: Classifier, *sets: ImageSet | ImageStream) -> None:
     """Refuse images that the network does not take and labels that it does not know, before any work is done."""
     for images in sets:
-        images.check_classes(count_classes(network, images.images(torch.arange(1))))
+        if isinstance(images, ImageStream):
+            count_classes(network, images.images(1))
+        else:
+            images.check_classes(count_classes(network, images.images(torch.arange(1))))
 
 
 def _accuracies(network: Classifier, test: ImageSet, sigma: float, seed: int, progress: Progress) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""Class-index files: which class an image or a folder of images belongs to."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heatsmooth.errors import InputError, require
+
+FORMS = (
+    '.json ({"name": 3}, {"3": ["name", …]} or ["name", …]), .csv (name,class) or .txt (name class, or names in order)'
+)
+
+
+@dataclass(frozen=True)
+class ClassIndex:
+    """Class numbers by the name of a folder or of an image."""
+
+    path: Path
+    numbers: dict[str, int]
+
+    def label(self, files: Sequence[Path], root: Path) -> tuple[Tensor, tuple[str, ...] | None]:
+        """The class of each file, and the names of the classes where they are those of folders.
+
+        A file is looked up by its path below ``root``, its name, its name without ending, then by its folders, the
+        innermost first.
+        """
+        labels, by_folder, missing = [], True, []
+        for file in files:
+            inner = file.relative_to(root)
+            own = [str(inner), inner.name, inner.stem]
+            found = next((key for key in [*own, *reversed(inner.parts[:-1])] if key in self.numbers), None)
+            by_folder &= found not in own
+            labels.append(-1 if found is None else self.numbers[found])
+            missing += [str(inner)] if found is None else []
+        require(
+            not missing,
+            f"--class-index {self.path}: expected every image or its folder, got {len(missing)} not in it "
+            f"(first: {(missing or [''])[0]}); add them, or take another file",
+        )
+        names = {number: name for name, number in self.numbers.items()}
+        whole = by_folder and sorted(names) == list(range(len(self.numbers)))
+        return torch.tensor(labels), tuple(names[i] for i in range(len(names))) if whole else None
+
+
+def read_class_index(path: Path) -> ClassIndex:
+    """The class index of a file; its forms are in ``FORMS``.
+
+    Where the class is a name rather than a number, as in ImageNet's ``LOC_val_solution.csv``, the first word counts,
+    and the classes are numbered in the sorted order of their names, as folders are.
+    """
+    try:
+        text = path.read_text()
+        if path.suffix == ".json":
+            numbers = _from_json(json.loads(text))
+        elif path.suffix == ".csv":
+            numbers = _from_pairs([row[:2] for row in csv.reader(text.splitlines()) if row])
+        else:
+            numbers = _from_lines([line.split() for line in text.splitlines() if line.strip()])
+    except (OSError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise InputError(
+            f"--class-index {path}: expected {FORMS}, got {type(error).__name__}: {error}; repair the file"
+        ) from None
+    require(bool(numbers), f"--class-index {path}: expected {FORMS}, got nothing; repair the file")
+    require(min(numbers.values()) >= 0, f"--class-index {path}: expected classes from 0, got {min(numbers.values())}")
+    return ClassIndex(path, numbers)
+
+
+def _from_json(content: Any) -> dict[str, int]:
+    if isinstance(content, list):
+        return {str(name): i for i, name in enumerate(content)}
+    if all(isinstance(value, list) for value in content.values()):
+        return {str(value[0]): int(key) for key, value in content.items()}
+    return {str(key): int(value) for key, value in content.items()}
+
+
+def _from_pairs(rows: list[list[str]]) -> dict[str, int]:
+    numbered = [row for row in rows if row[1].strip().isdecimal()]
+    if numbered and len(numbered) >= len(rows) - 1:
+        return {name.strip(): int(number) for name, number in numbered}
+    header = rows[0][1].split()[0] not in {row[1].split()[0] for row in rows[1:]}
+    classes = {name.strip(): value.split()[0] for name, value in rows[header:]}
+    order = {name: i for i, name in enumerate(sorted(set(classes.values())))}
+    return {name: order[value] for name, value in classes.items()}
+
+
+def _from_lines(rows: list[list[str]]) -> dict[str, int]:
+    if all(len(row) == 2 and row[1].isdecimal() for row in rows):
+        return {name: int(number) for name, number in rows}
+    return {row[0]: i for i, row in enumerate(rows)}
