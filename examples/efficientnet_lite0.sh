@@ -1,5 +1,5 @@
 #!/bin/sh
-# EfficientNet-Lite0 from check to report: efficientnet_lite0.sh PHOTOS CLASS_INDEX OUT [N]
+# EfficientNet-Lite0 from check to report and ONNX: efficientnet_lite0.sh PHOTOS CLASS_INDEX OUT [N]
 # PHOTOS: image files in folders named as ImageNet's classes; CLASS_INDEX: imagenet_class_index.json; N: draws an image.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,4 +16,5 @@ heatsmooth certify $smoothed --data "$photos" --class-index "$index" --sigma 0.2
 heatsmooth attack $smoothed --data "$photos" --class-index "$index" --images 100 --steps 20 --out "$out/attacked"
 heatsmooth audit $smoothed --data "$photos" --class-index "$index" --sigma 0.25 --images 10 --n "$n" --steps 20 \
     --noise-samples 8 --out "$out/audited"
+heatsmooth export $smoothed --sigma 0.25 --out "$out/lite0.onnx"
 heatsmooth report "$out" --out "$out/report.html"

@@ -16,7 +16,7 @@ RUN = {"sh", "python"}
 SHOWN = {"text"}
 """Fences that hold what a program prints, not what a reader types."""
 
-PREPARED = {"deploy", "peers", "serve", "your-data", "your-model", "scale"}
+PREPARED = {"deploy", "peers", "serve"}
 """Pages that need a network or files of yours: tests of their own make these, and run every command and snippet."""
 
 SMALLER = {
