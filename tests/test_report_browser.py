@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from heatsmooth.cli import run
 from heatsmooth.report import build_report
 from tests.browser import SELF_CHECK, Browser
 from tests.test_report import HEADER, HOSTILE, write_attack, write_certificates, write_story
@@ -18,9 +19,11 @@ PUBLISHED = Path(__file__).parents[2] / "shared/data/cohen-logs"
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A whole study, logs alone, and a crowd of long and hostile names."""
+    """The demo's own, a whole study, logs alone, and a crowd of long and hostile names."""
     root = tmp_path_factory.mktemp("pages")
     found = {name: root / f"{name}.html" for name in ("story", "logs", "crowd")}
+    assert run(["demo", "--epochs", "1", "--images", "10", "--quiet", "--out", str(root / "demo")]) == 0
+    found["demo"] = root / "demo/report.html"
     build_report([write_story(root / "runs")], found["story"])
     (root / "logs").mkdir()
     (root / "logs/empty.tsv").write_text("")
@@ -44,7 +47,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize(("name", "figures"), [("story", 6), ("logs", 1), ("crowd", 3)])
+@pytest.mark.parametrize(("name", "figures"), [("demo", 5), ("story", 6), ("logs", 1), ("crowd", 3)])
 def test_the_page_is_drawn_whole(
     browser: Browser, pages: dict[str, Path], name: str, figures: int, width: int, scheme: str
 ) -> None:
