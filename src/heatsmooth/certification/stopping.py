@@ -9,7 +9,7 @@ from scipy import special
 from heatsmooth.certification.bounds import Floats
 from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper
 
-HOPE = 0.02
+HOPE = 0.04
 """Adaptive sampling gives up on a radius when all n draws would reach it with less than this probability, by what was
 drawn so far. It costs no soundness, only power."""
 
