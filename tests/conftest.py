@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found = Browser(tmp_path_factory.mktemp("profile"))
     yield found
     found.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the counts that tests gave with ``record_property``, summed over all of them."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", []):
+        for name, count in report.user_properties:
+            counts[name] += count
+    for name, count in sorted(counts.items()):
+        terminalreporter.write_line(f"{name}: {count:,}")

@@ -197,11 +197,17 @@ class Run:
                 f"{path}: expected no other process here, got one at work; wait for it or name another --out"
             ) from None
         try:
+            self._remove_torn_files(part)
             self.info = self._begun_or_continued(command, json.loads(json.dumps(settings)), arguments)
         except BaseException:
             self.close()
             raise
         self._opened = time.monotonic()
+
+    def _remove_torn_files(self, part: str) -> None:
+        """Remove what a kill amid ``write_atomically`` left behind: of a part, that of its ``run.json`` alone."""
+        for torn in self.path.glob(f".run{part}.json.*.part" if part else ".*.part"):
+            torn.unlink(missing_ok=True)
 
     def _begun_or_continued(
         self, command: str, settings: dict[str, Any], arguments: list[str] | None

@@ -133,10 +133,9 @@ def fit(
         nesterov=plan.momentum > 0,
         weight_decay=plan.weight_decay,
     )
-    first = 0 if out is None else _continue_from(out / STATE_FILE, stage, student, optimizer)
+    first, recent = (0, {}) if out is None else _continue_from(out / STATE_FILE, stage, student, optimizer)
     trained = accelerator.prepare_model(student) if place.world > 1 else student
     steps = plan.epochs * feed.steps_per_epoch
-    recent: dict[str, list[float]] = {}
     saved = started = time.monotonic()
     with _asked_to_stop() as stop_asked, _metrics(out, stage, first, accelerator) as metrics:
         before = stage * steps
@@ -160,12 +159,12 @@ def fit(
                     metrics.append(facts | means | {"images_per_second": round(speed, 1)})
             stopping = bool(stop_asked)
             if out is not None and accelerator.is_main_process and (stopping or now - saved >= checkpoint_seconds):
-                _save_state(out / STATE_FILE, stage, done, student, optimizer)
+                _save_state(out / STATE_FILE, stage, done, student, optimizer, recent)
                 saved = time.monotonic()
             if stopping and done < steps:
                 raise KeyboardInterrupt
     if out is not None and accelerator.is_main_process:
-        _save_state(out / STATE_FILE, stage + 1, 0, student, optimizer)
+        _save_state(out / STATE_FILE, stage + 1, 0, student, optimizer, {})
     accelerator.wait_for_everyone()
     student.eval()
 
@@ -221,13 +220,21 @@ def _note_terms(recent: dict[str, list[float]], terms: dict[str, Tensor], accele
         recent.setdefault("loss", []).append(sum(means))
 
 
-def _save_state(path: Path, stage: int, step: int, student: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _save_state(
+    path: Path,
+    stage: int,
+    step: int,
+    student: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    recent: dict[str, list[float]],
+) -> None:
+    """Write all that the steps from ``step`` on depend on; ``recent``: the terms not yet in the metrics."""
     tensors = {f"student.{name}": tensor for name, tensor in student.state_dict().items()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
         return
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items() if isinstance(value, Tensor)}
-    write_atomically(path, serialise(tensors, {"stage": stage, "step": step}))
+    write_atomically(path, serialise(tensors, {"stage": stage, "step": step, "recent": recent}))
 
 
 def finished_stages(out: Path) -> int:
@@ -244,13 +251,15 @@ def restore_student(path: Path, student: nn.Module) -> None:
     )
 
 
-def _continue_from(path: Path, stage: int, student: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Restore student and optimizer from the state of this stage, if there is one; the first step still to do."""
+def _continue_from(
+    path: Path, stage: int, student: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, dict[str, list[float]]]:
+    """Restore student and optimizer from the state of this stage, if any; the first step to do, the recent terms."""
     if not path.exists():
-        return 0
+        return 0, {}
     tensors, at = load_state(path)
     if at["stage"] != stage:
-        return 0
+        return 0, {}
     restore_student(path, student)
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -259,7 +268,7 @@ def _continue_from(path: Path, stage: int, student: nn.Module, optimizer: torch.
             number, _, key = rest.partition(".")
             state.setdefault(int(number), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return int(at["step"])
+    return int(at["step"]), at.get("recent", {})
 
 
 @contextmanager

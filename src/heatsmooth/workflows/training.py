@@ -191,7 +191,7 @@ def _recorded(
     processes.wait_for_everyone()
     try:
         if _is_done(run, processes):
-            return None if run is None else cast("dict[str, Any]", run.info["summary"])
+            return None if run is None else _summary(run)
         network = work()
         if run is None:
             return None
@@ -200,11 +200,16 @@ def _recorded(
         run.update(status="done", model_hash=model_hash(network), processes=processes.num_processes)
         summary["seconds"] = run.info["seconds"]
         run.update(summary=summary)
-        (out / STATE_FILE).unlink(missing_ok=True)
-        return summary
+        return _summary(run)
     finally:
         if run is not None:
             run.close()
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """The summary of a finished run, which needs its state no more."""
+    (run.path / STATE_FILE).unlink(missing_ok=True)
+    return cast("dict[str, Any]", run.info["summary"])
 
 
 def _is_done(run: Run | None, processes: Accelerator) -> bool:

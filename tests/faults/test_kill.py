@@ -1,0 +1,99 @@
+"""SIGKILL at random moments: the repeated command ends with the results of an undisturbed one, and loses nothing."""
+
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heatsmooth.models import load_state
+from heatsmooth.runs import read_records
+from heatsmooth.training.loop import STATE_FILE
+from tests.faults.processes import SCALE, Command
+
+KILLS = {"train": 14, "smooth": 14, "certify": 12, "attack": 10}
+"""Commands to kill, and how often; any command of ``commands`` can be added."""
+BEYOND = 99
+"""The stage of a training that is done."""
+CLOCKS = ("seconds", "images_per_second", "started", "arguments", "out")
+"""What may differ between two runs that do the same."""
+
+
+def results(out: Path) -> dict[str, Any]:
+    """All files below ``out``, by name, without clocks, locks and the order of the records."""
+    return {str(file.relative_to(out)): _result(file) for file in sorted(out.rglob("*")) if _is_result(file)}
+
+
+def _is_result(file: Path) -> bool:
+    return file.is_file() and not file.name.startswith(".lock")
+
+
+def _result(file: Path) -> Any:
+    if file.suffix == ".jsonl":
+        return sorted(json.dumps(_timeless(record)) for record in read_records(file))
+    if file.suffix == ".json":
+        return _timeless(json.loads(file.read_text()))
+    if file.suffix == ".npz":
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name].tolist() for name in arrays}
+    return file.stat().st_size if file.suffix == ".html" else file.read_bytes()
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _timeless(item) for key, item in value.items() if key not in CLOCKS}
+    return value
+
+
+def kept(out: Path) -> tuple[set[bytes], tuple[int, int]]:
+    """What a kill must not take away: whole lines of records, and how far a training has come."""
+    lines = {line for file in out.rglob("*s*.jsonl") if file.name != "metrics.jsonl" for line in _whole_lines(file)}
+    state = out / STATE_FILE
+    if state.exists():
+        at = load_state(state)[1]
+        return lines, (at["stage"], at["step"])
+    return lines, (BEYOND if (out / "model.safetensors").exists() else 0, 0)
+
+
+def _whole_lines(file: Path) -> list[bytes]:
+    return file.read_bytes().splitlines(keepends=True)[: file.read_bytes().count(b"\n")]
+
+
+def run_and_time(words: list[object], scratch: Path) -> float:
+    begin = time.monotonic()
+    ended = Command(words, scratch).end()
+    assert ended.code == 0, ended
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("name", KILLS)
+def test_killed_at_random_moments_nothing_is_lost(
+    name: str, commands: dict[str, list[str]], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    chance = random.Random(f"{name} 1")
+    usual = run_and_time([*commands[name], "--out", tmp_path / "undisturbed"], tmp_path)
+    expected = results(tmp_path / "undisturbed")
+    kills = runs = 0
+    while kills < KILLS[name] * SCALE:
+        out, runs = tmp_path / f"killed-{runs}", runs + 1
+        words = [*commands[name], "--out", out]
+        moments: list[float] = []
+        killed = True
+        while killed and len(moments) < 5:
+            lines, at = kept(out)
+            command = Command(words, tmp_path)
+            moments.append(chance.uniform(0, usual))
+            time.sleep(moments[-1])
+            killed = command.kill()
+            kills += killed
+            assert lines <= kept(out)[0], moments
+            assert at <= kept(out)[1], moments
+        lines, _ = kept(out)
+        run_and_time(words, tmp_path)
+        assert lines <= kept(out)[0], moments
+        assert results(out) == expected, moments
+    record_property("kills survived", kills)
