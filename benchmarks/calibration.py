@@ -18,7 +18,7 @@ import numpy as np
 
 from heatsmooth.calibrate import Calibration, calibrate, coverage
 from heatsmooth.certification.bounds import Floats
-from heatsmooth.certification.logs import read_certificates
+from heatsmooth.records import read_certificates
 from heatsmooth.runs import provenance, read_json
 
 HELD_OUT = 0.25

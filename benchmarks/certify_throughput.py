@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from heatsmooth.certification.bounds import clopper_pearson_lower
 from heatsmooth.certification.certificates import Certificates, certify
-from heatsmooth.certification.logs import read_certificates
 from heatsmooth.certification.radii import one_sided_radius
 from heatsmooth.models import NetworkSpec, build, for_inference, load
+from heatsmooth.records import read_certificates
 from heatsmooth.runs import provenance, read_json
 
 SIGMA, ALPHA, N0 = 0.25, 0.001, 100

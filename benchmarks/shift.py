@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from heatsmooth.calibrate import calibrate, coverage
 from heatsmooth.certification.certificates import Settings, certify_each
-from heatsmooth.certification.logs import read_certificates
 from heatsmooth.data import ImageSet, load
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import bar
+from heatsmooth.records import read_certificates
 from heatsmooth.runs import provenance, read_json
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from heatsmooth.cli import run
-from heatsmooth.workflows.attack import read_attacks, statistics
+from heatsmooth.records import read_attacks
+from heatsmooth.workflows.attack import statistics
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,12 @@ from heatsmooth.certification.certificates import (
     certify_image,
     radii_of,
 )
-from heatsmooth.certification.logs import read_certificates, read_log
+from heatsmooth.certification.logs import read_log
 from heatsmooth.certification.sampling import Ask, Tally
 from heatsmooth.certification.sequences import anytime_lower
 from heatsmooth.cli import run
 from heatsmooth.data import ImageSet
+from heatsmooth.records import read_certificates
 from tests.conftest import Linear
 
 SIGMA = 0.25

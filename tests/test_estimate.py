@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from heatsmooth.certification.logs import read_certificates
 from heatsmooth.cli import run
 from heatsmooth.models import save
+from heatsmooth.records import read_certificates
 from heatsmooth.workflows import estimate
 from tests.conftest import tiny_classifier
 

@@ -109,7 +109,7 @@ def calibrate(
     model_hash: str | None = None,
     data: Any = None,
 ) -> Calibration:
-    """Learn the radius from certified images: records as ``logs.read_certificates`` gives them, made at σ and α.
+    """Learn the radius from certified images: records as ``records.read_certificates`` gives them, made at σ and α.
 
     Labels are not used. The images must be a random sample of those the radius is meant for, and none the network was
     trained on. ``seed`` divides them into the part that fits and the part that corrects; their order does not matter.

@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
@@ -50,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in ``path``."""
     try:
         value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: expected a JSON object, got {error}; remove the file or name another directory"
         ) from None
@@ -61,8 +62,33 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_run_info(path: Path) -> dict[str, Any]:
+    """What ``run.json`` says, with its fields of the right kinds."""
+    info = read_json(path)
+    kinds: dict[str, Any] = {"command": str, "settings": dict, "status": str, "seconds": (int, float)}
+    wrong = next((name for name, kind in kinds.items() if not isinstance(info.get(name), kind)), None)
+    if wrong is not None or not 0 <= info["seconds"] < float("inf"):
+        field = wrong or "seconds"
+        raise InputError(f"{path}: expected a run, got {field} {info.get(field)!r}; remove the file")
+    return info
+
+
+CHECK = "check"
+"""The field of a record that tells whether its line is as it was written."""
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of JSON, with the CRC-32 of all before it."""
+    text = json.dumps(record, ensure_ascii=False)
+    return (json.dumps({**record, CHECK: _crc(text)}, ensure_ascii=False) + "\n").encode()
+
+
+def _crc(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
 class Records:
-    """A JSON Lines file of one record a line, appended and fsynced.
+    """A JSON Lines file of one record a line, each with a check, appended and fsynced.
 
     A last line torn by a kill is cut off when the file is opened; a broken line before the last is an error.
     """
@@ -74,7 +100,7 @@ class Records:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record and wait until it is on the disk."""
-        self._file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+        self._file.write(_line(record))
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -90,7 +116,7 @@ class Records:
         kept = [record for record in records if wanted(record)]
         if len(kept) < len(records):
             self._file.close()
-            write_atomically(self.path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept).encode())
+            write_atomically(self.path, b"".join(map(_line, kept)))
             self._file = self.path.open("ab")
 
 
@@ -106,20 +132,25 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """All whole records of a JSON Lines file; a torn last line is left out."""
+    """All whole records of a JSON Lines file, without their checks; a torn last line is left out.
+
+    A line that is not as it was written is an error; lines that others wrote need no check.
+    """
     if not path.exists():
         return []
-    records = []
     content = path.read_bytes()
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise InputError(f"{path}:{number}: expected a JSON record, got {line[:40]!r}; remove that line") from None
-        if not isinstance(record, dict):
-            raise InputError(f"{path}:{number}: expected a JSON record, got {line[:40]!r}; remove that line")
-        records.append(record)
-    return records
+    whole = content[: content.rfind(b"\n") + 1]
+    return [_parsed(path, number, line) for number, line in enumerate(whole.split(b"\n")[:-1], start=1)]
+
+
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        if isinstance(record, dict) and record.pop(CHECK, None) in (None, _crc(json.dumps(record, ensure_ascii=False))):
+            return record
+    except (ValueError, RecursionError):
+        pass
+    raise InputError(f"{path}:{number}: expected a JSON record as it was written, got {line[:40]!r}; remove that line")
 
 
 @cache
@@ -213,9 +244,9 @@ class Run:
         self, command: str, settings: dict[str, Any], arguments: list[str] | None
     ) -> dict[str, Any]:
         for other in sorted(self.path.glob("run*.json")):
-            _refuse_other_settings(self.path, read_json(other), command, settings)
+            _refuse_other_settings(self.path, read_run_info(other), command, settings)
         if self.file.exists():
-            return read_json(self.file)
+            return read_run_info(self.file)
         info = {
             "command": command,
             "settings": settings,
@@ -247,9 +278,9 @@ class Run:
 
 
 def _refuse_other_settings(path: Path, info: dict[str, Any], command: str, settings: dict[str, Any]) -> None:
-    if info.get("command") != command:
-        raise InputError(f"{path}: expected a '{command}' run, got a '{info.get('command')}' run; name another --out")
-    recorded = info.get("settings", {})
+    if info["command"] != command:
+        raise InputError(f"{path}: expected a '{command}' run, got a '{info['command']}' run; name another --out")
+    recorded = info["settings"]
     for key in sorted(recorded.keys() | settings.keys()):
         if recorded.get(key) != settings.get(key):
             raise InputError(

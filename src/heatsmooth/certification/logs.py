@@ -1,49 +1,12 @@
-"""Certificates in files: the records of run directories, and the tab-separated logs of Cohen, Salman and others.
-
-No torch: reports and recomputations need only this.
-"""
+"""Certificates in the tab-separated logs of Cohen, Salman and others. No torch."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from heatsmooth.errors import InputError, require
-from heatsmooth.runs import read_records
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
-NEEDED = {
-    "samples",
-    "seconds",
-    "target",
-    "sigma",
-    "adaptive",
-    "index",
-    "label",
-    "class",
-    "radius",
-    "abstain",
-    "n0",
-    "n",
-    "counts",
-    "clean_class",
-    "clean_probabilities",
-    "selection",
-    "basis",
-}
-
-
-def read_certificates(directory: Path) -> list[dict[str, Any]]:
-    """All records of a run directory, of every shard and process, each image once, ordered by index."""
-    found: dict[int, dict[str, Any]] = {}
-    for file in sorted(directory.glob("certificates*.jsonl")):
-        for number, record in enumerate(read_records(file), start=1):
-            missing = NEEDED - record.keys()
-            require(
-                not missing,
-                f"{file}:{number}: expected a certificate, got one without {sorted(missing)}; remove the line",
-            )
-            found[record["index"]] = record
-    return [found[index] for index in sorted(found)]
 
 
 def write_log(records: Iterable[dict[str, Any]], path: Path) -> None:

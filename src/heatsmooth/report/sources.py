@@ -16,7 +16,7 @@ from heatsmooth.certification.bounds import (
     label_bounds,
     label_mean_bounds,
 )
-from heatsmooth.certification.logs import read_certificates, read_log
+from heatsmooth.certification.logs import read_log
 from heatsmooth.certification.radii import (
     l_bound,
     l_bound_between,
@@ -26,6 +26,7 @@ from heatsmooth.certification.radii import (
 )
 from heatsmooth.certification.sequences import anytime_lower, anytime_upper
 from heatsmooth.errors import require
+from heatsmooth.records import read_attacks, read_certificates
 from heatsmooth.report.collection import (
     GALLERY,
     Attack,
@@ -230,14 +231,10 @@ def largest_possible(settings: dict[str, Any], classes: int) -> float | None:
 
 
 def _attack(run: Run) -> Attack:
-    found: dict[int, dict[str, Any]] = {}
-    for file in sorted(run.path.glob("attacks*.jsonl")):
-        found |= {int(record["index"]): record for record in read_records(file)}
-    require(bool(found), f"{run.path}: expected attacks, got none; repeat the attack command")
-    records = [found[index] for index in sorted(found)]
-    success = np.array([record["success"] is True for record in records])
+    records = read_attacks(run.path)
+    require(bool(records), f"{run.path}: expected attacks, got none; repeat the attack command")
+    success = np.array([record["success"] for record in records])
     distance = np.array([np.inf if record["distance"] is None else float(record["distance"]) for record in records])
-    require(bool((distance >= 0).all()), f"{run.path}: expected distances of 0 or more, got others; attack again")
     subjects = {one_line(record.get("subject", "network"), 20) for record in records}
     require(len(subjects) == 1, f"{run.path}: expected attacks on one model, got {sorted(subjects)}; read them apart")
     settings = run.info.get("settings")

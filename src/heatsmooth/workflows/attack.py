@@ -17,7 +17,8 @@ from heatsmooth.errors import require
 from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, model_hash
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
-from heatsmooth.runs import Records, Run, read_records, write_atomically
+from heatsmooth.records import read_attacks
+from heatsmooth.runs import Records, Run, write_atomically
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
 from heatsmooth.workflows.sharing import share_of
@@ -182,14 +183,6 @@ def _attacked(target: nn.Module, chosen: ImageSet, positions: Tensor, attack: At
             "norm_steps": attack.steps,
             "subject": attack.subject,
         }
-
-
-def read_attacks(directory: Path) -> list[dict[str, Any]]:
-    """All records of a run directory, of every shard and process, each image once, ordered by index."""
-    found = {
-        record["index"]: record for file in sorted(directory.glob("attacks*.jsonl")) for record in read_records(file)
-    }
-    return [found[index] for index in sorted(found)]
 
 
 def statistics(records: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,14 +7,15 @@ import torch
 
 from heatsmooth.calibrate import Calibration, calibrate, coverage
 from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy
-from heatsmooth.certification.logs import read_certificates
+from heatsmooth.certification.certificates import Settings
 from heatsmooth.certification.radii import round_down
-from heatsmooth.errors import require
+from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import Classifier, count_classes, model_hash, save
 from heatsmooth.models import load as load_model
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
-from heatsmooth.runs import Records, Run, read_json, write_json
+from heatsmooth.records import read_certificates
+from heatsmooth.runs import Records, Run, read_json, read_run_info, write_json
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
 
@@ -23,17 +24,32 @@ RADII_FILE = "one_pass.jsonl"
 SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def certified_run(directory: Path) -> dict[str, Any]:
-    """What the certificates of a directory were made with: the settings of its run."""
+def certified_run(directory: Path, option: str) -> dict[str, Any]:
+    """What the certificates of a directory, named by ``option``, were made with: the settings of its run."""
     files = sorted(directory.glob("run*.json"))
-    require(bool(files), f"--certificates {directory}: expected a 'certify' run, got none; check the path")
-    info = read_json(files[0])
+    require(bool(files), f"{option} {directory}: expected a 'certify' run, got none; check the path")
+    info = read_run_info(files[0])
     require(
-        info.get("command") == "certify",
-        f"--certificates {directory}: expected a 'certify' run, got {info.get('command')!r}; name another",
+        info["command"] == "certify",
+        f"{option} {directory}: expected a 'certify' run, got {info['command']!r}; name another",
     )
-    settings: dict[str, Any] = info["settings"]
-    return settings
+    made: dict[str, Any] = info["settings"]
+    data = made.get("data")
+    known = isinstance(made.get("model"), str) and isinstance(data, dict) and isinstance(data.get("images"), int)
+    require(known, f"{files[0]}: expected the model and the data of the certificates, got others; certify again")
+    settings_of(made, directory)
+    return made
+
+
+def settings_of(made: dict[str, Any], directory: Path) -> Settings:
+    """How the certificates of a directory were made, from the settings of its run."""
+    try:
+        recorded = dict(made["certificate"])
+        return Settings(**recorded | {"radii": tuple(recorded["radii"])})
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{directory}: expected the settings of certificates in run.json, got {first_line(error)}; certify again"
+        ) from None
 
 
 def calibrate_run(
@@ -47,7 +63,7 @@ def calibrate_run(
     **model: Any,
 ) -> dict[str, Any]:
     """Learn a one-pass radius from certified images and store it with the model in ``out``."""
-    settings = certified_run(certificates)
+    settings = certified_run(certificates, "--certificates")
     network = load_model(source, **model)
     found = model_hash(network)
     require(
@@ -85,7 +101,8 @@ def calibrate_run(
     }
     if held_out is not None:
         require(
-            certified_run(held_out)["model"] == found, f"--held-out {held_out}: expected certificates of the same model"
+            certified_run(held_out, "--held-out")["model"] == found,
+            f"--held-out {held_out}: expected certificates of the same model",
         )
         facts["held_out"] = coverage(calibration, read_certificates(held_out))
     return facts

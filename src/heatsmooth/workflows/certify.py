@@ -9,7 +9,7 @@ import torch
 
 from heatsmooth.certification.bounds import predict as predict_from_counts
 from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_each
-from heatsmooth.certification.logs import read_certificates, write_log
+from heatsmooth.certification.logs import write_log
 from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.data.folder import read_image
@@ -17,9 +17,10 @@ from heatsmooth.errors import require
 from heatsmooth.models import count_classes, device_of, for_inference, model_hash
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
-from heatsmooth.runs import Records, Run, read_json
+from heatsmooth.records import read_certificates
+from heatsmooth.runs import Records, Run
 from heatsmooth.training.loop import accelerator
-from heatsmooth.workflows.calibrate import read_calibration
+from heatsmooth.workflows.calibrate import certified_run, read_calibration, settings_of
 from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
 from heatsmooth.workflows.sharing import share_of
 
@@ -118,26 +119,20 @@ def certify_run(
 
 def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, log: Path | None) -> dict[str, Any]:
     """The certificates of a run with other settings (``alpha``, ``bound``, ``top_k``, …), from its counts alone."""
-    files = sorted(source.glob("run*.json"))
-    require(bool(files), f"--recompute {source}: expected a directory of certificates, got none; check the path")
-    info = read_json(files[0])
-    require(
-        info.get("command") == "certify", f"--recompute {source}: expected a 'certify' run, got {info.get('command')!r}"
-    )
-    recorded = info["settings"]["certificate"]
-    settings = replace(Settings(**recorded | {"radii": tuple(recorded["radii"])}), **changes)
+    made = certified_run(source, "--recompute")
+    settings = replace(settings_of(made, source), **changes)
     found = [certificate(record, settings) for record in read_certificates(source)]
     if out is not None:
-        run = Run(out, "certify", info["settings"] | {"certificate": asdict(settings), "counts": str(source.resolve())})
+        run = Run(out, "certify", made | {"certificate": asdict(settings), "counts": str(source.resolve())})
         with Records(out / "certificates.jsonl") as records:
             records.keep(lambda _: False)
             for record in found:
                 records.append(record)
-        run.update(status="done", model_hash=info["settings"]["model"])
+        run.update(status="done", model_hash=made["model"])
         run.close()
     if log is not None:
         write_log(found, log)
-    asked = info["settings"]["data"]["images"]
+    asked = made["data"]["images"]
     return {"command": "certify", "recomputed": str(source), "asked": asked, **summary(found, settings)}
 
 

@@ -12,7 +12,6 @@ import torch
 
 from heatsmooth.auditing import Audit
 from heatsmooth.certification.certificates import Settings
-from heatsmooth.certification.logs import read_certificates
 from heatsmooth.certification.radii import l_bound
 from heatsmooth.data import ImageSet, load
 from heatsmooth.errors import InputError, require
@@ -20,8 +19,9 @@ from heatsmooth.models import load as load_model
 from heatsmooth.models import save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
+from heatsmooth.records import read_attacks, read_certificates
 from heatsmooth.runs import read_json, write_json
-from heatsmooth.workflows.attack import Attack, attack_run, read_attacks
+from heatsmooth.workflows.attack import Attack, attack_run
 from heatsmooth.workflows.audit import audit_run
 from heatsmooth.workflows.certify import certify_run, recompute_run
 from heatsmooth.workflows.recipes import RECIPES, Given, Method, Recipe, Smoothed, Trained
