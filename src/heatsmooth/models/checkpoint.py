@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import hub
+from heatsmooth.models.archives import check_archive, tensors_only
 from heatsmooth.models.classifier import Classifier, build, channels_last
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
 from heatsmooth.models.resnet import ARCHITECTURES
@@ -27,8 +28,23 @@ from heatsmooth.models.wrappers import completed, read_names
 from heatsmooth.runs import sha256, write_atomically
 
 METADATA_KEY = "heatsmooth"
+DIGEST_KEY = "sha256"
 WEIGHTS_FILE = "model.safetensors"
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:\w+")
+MOST = 1_000_000
+"""No network has more classes or channels."""
+DAMAGED = (
+    RuntimeError,
+    OSError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What torch raises for a pickle that is none."""
 
 
 def _inner(model: nn.Module) -> nn.Module:
@@ -38,8 +54,21 @@ def _inner(model: nn.Module) -> nn.Module:
 def serialise(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
     """Tensors and JSON metadata as the bytes of a safetensors file."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    content: bytes = safetensors.torch.save(plain, {METADATA_KEY: json.dumps(metadata)})
+    facts = json.dumps(metadata | {DIGEST_KEY: _digest(plain, metadata)})
+    content: bytes = safetensors.torch.save(plain, {METADATA_KEY: facts})
     return content
+
+
+def _digest(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> str:
+    """A hash of everything a file of weights says."""
+    parts = [json.dumps(metadata).encode()]
+    for name, tensor in sorted(tensors.items()):
+        parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), _bytes(tensor)]
+    return sha256(*parts)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def save(model: Classifier, path: Path) -> None:
@@ -53,14 +82,15 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     require(path.is_file(), f"{path}: expected a file of weights, got no such file; check the path")
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
+    check_archive(path)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), tensors_only():
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
             f"{path}: expected a state dict of tensors, got a pickle that holds code; save model.state_dict() instead"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except DAMAGED as error:
         raise InputError(
             f"{path}: expected a state dict, got {first_line(error)}; the file is damaged or of another kind"
         ) from None
@@ -79,12 +109,15 @@ def _read_safetensors(path: Path, *, tensors: bool = True) -> tuple[dict[str, Te
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
-            names = file.keys() if tensors else ()
-            return {name: file.get_tensor(name) for name in names}, metadata
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+            found = {name: file.get_tensor(name) for name in (file.keys() if tensors else ())}
+        digest = metadata.pop(DIGEST_KEY, None)
+        whole = not tensors or digest is None or digest == _digest(found, metadata)
+    except (safetensors.SafetensorError, *DAMAGED) as error:
         raise InputError(
-            f"{path}: expected a safetensors file, got {error}; the file is damaged or of another kind"
+            f"{path}: expected a safetensors file, got {first_line(error)}; the file is damaged or of another kind"
         ) from None
+    require(whole, f"{path}: expected the weights that were written, got others; the file is damaged")
+    return found, metadata
 
 
 def load(
@@ -170,6 +203,9 @@ def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
         return None
     try:
         spec = NetworkSpec(**metadata)
+        named = isinstance(spec.architecture, str) and (spec.size is None or type(spec.size) is int)
+        counted = all(type(count) is int and 0 < count <= MOST for count in (spec.classes, spec.channels))
+        require(named and counted, f"{spec.architecture!r}, {spec.classes} classes, {spec.channels} channels")
         return replace(spec, mean=tuple(map(float, spec.mean)), std=tuple(map(float, spec.std)))
     except (TypeError, ValueError) as error:
         raise InputError(
@@ -194,14 +230,19 @@ def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> N
             raise InputError(
                 f"{path}: expected {name} of shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}; {remedy}"
             )
-    network.load_state_dict(state, strict=True)
+        alike = tensor.is_floating_point() == state[name].is_floating_point() and not state[name].is_complex()
+        require(alike, f"{path}: expected {name} of a type like {tensor.dtype}, got {state[name].dtype}; {remedy}")
+    try:
+        network.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        raise InputError(f"{path}: expected plain tensors of weights, got {first_line(error)}; {remedy}") from None
 
 
 def model_hash(model: nn.Module) -> str:
     """A hash of all weights and buffers with their names, of the normalisation, and of the configuration if any."""
     parts = []
     for name, tensor in sorted(_inner(model).state_dict().items()):
-        parts += [name.encode(), tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()]
+        parts += [name.encode(), _bytes(tensor)]
     spec = getattr(model, "spec", None)
     facts = [spec.mean, spec.std, *([spec.config] if spec.config else [])] if isinstance(spec, NetworkSpec) else []
     return sha256(*parts, json.dumps(facts).encode())[:16]
