@@ -44,7 +44,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace ``path`` atomically by readable JSON."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, _encoded(json.dumps(value, indent=2, ensure_ascii=False) + "\n"))
+
+
+def _encoded(text: str) -> bytes:
+    """JSON as UTF-8; bytes of file names that are none become JSON's own escapes."""
+    return text.encode(errors="backslashreplace")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -80,11 +85,11 @@ CHECK = "check"
 def _line(record: Mapping[str, Any]) -> bytes:
     """A record as a line of JSON, with the CRC-32 of all before it."""
     text = json.dumps(record, ensure_ascii=False)
-    return (json.dumps({**record, CHECK: _crc(text)}, ensure_ascii=False) + "\n").encode()
+    return _encoded(json.dumps({**record, CHECK: _crc(text)}, ensure_ascii=False) + "\n")
 
 
 def _crc(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"
+    return f"{zlib.crc32(_encoded(text)):08x}"
 
 
 class Records:

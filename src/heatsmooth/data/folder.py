@@ -67,18 +67,28 @@ def decoded(
     """An encoded image as uint8 (channels, size, size); raises one of ``UNREADABLE`` if it is none.
 
     As it is if it has that size; otherwise the shorter side becomes 8/7 of the size, and the centre is taken. An image
-    of more than ``most_pixels`` is refused before it is decoded.
+    of more than ``most_pixels`` is refused before it is decoded. Of an animation, the first picture;
+    alpha and EXIF rotation are left out, as ImageNet's evaluation does.
     """
     with Image.open(source, formats=FORMATS) as file:
         require(
             file.width * file.height <= most_pixels,
             f"{name}: expected at most {most_pixels:,.0f} pixels, got {file.width}×{file.height}; make it smaller",
         )
-        image = file.convert("L" if channels == 1 else "RGB")
+        image = _in_eight_bits(file).convert("L" if channels == 1 else "RGB")
     if image.size != (size, size):
         image = _resized_and_cropped(image, size)
     pixels = np.array(image, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _in_eight_bits(image: Image.Image) -> Image.Image:
+    """An image of at most 8 bits a channel; 16 bits are scaled, where Pillow would turn all but black into white."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        return Image.fromarray((np.asarray(image, dtype=np.float64) / 257).round().astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("32 bits a channel of unknown range, save it with 8 or 16")
+    return image
 
 
 def _resized_and_cropped(image: Image.Image, size: int) -> Image.Image:
@@ -160,7 +170,7 @@ class FolderPixels(EncodedPixels):
     def fingerprint(self) -> str:
         """A hash of the files' names and sizes and of the crop."""
         listing = "\n".join(f"{file.relative_to(self.root)} {file.stat().st_size}" for file in self.files)
-        return sha256(f"{self.size}\n{listing}".encode())
+        return sha256(f"{self.size}\n{listing}".encode(errors="surrogateescape"))
 
 
 def load_folder(path: Path, size: int, class_index: Path | None = None) -> ImageSet:
