@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types pytest clean
+.PHONY: demo test lint types pytest torture audit-dependencies clean
 
 demo: $(VENV)/installed ## The whole story on the embedded images.
 	$(BIN)/heatsmooth demo
@@ -18,6 +18,13 @@ types: $(VENV)/ready
 
 pytest: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+torture: $(VENV)/ready ## Kills, fuzzed command lines, records and files: ten times as many as in the tests; an hour.
+	HEATSMOOTH_TORTURE=10 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/faults
+
+audit-dependencies: $(VENV)/ready ## Known vulnerabilities of the versions in constraints.txt; asks pypi.org and osv.dev.
+	$(BIN)/pip install --quiet pip-audit
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@echo 'Setting up $(VENV) with the versions of constraints.txt: a minute or two.'

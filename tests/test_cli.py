@@ -188,3 +188,16 @@ def test_a_really_full_disk(tmp_path: Path, network: Path) -> None:
         assert json.loads((disk / "out/run.json").read_text())["status"] == "running"
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_too_little_memory_and_an_unknown_device_are_one_line(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["attack", "--data", "fashion-mini", "--from", network, "--out", tmp_path / "a"]
+    assert "--device: expected" in refused(capsys, *words, "--device", "abacus")
+
+    def greedy(**_: object) -> None:
+        torch.empty(2**50)
+
+    monkeypatch.setattr("heatsmooth.workflows.attack.attack_run", greedy)
+    assert "expected to find enough memory" in refused(capsys, *words)

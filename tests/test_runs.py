@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,31 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     assert "File too large" in failed.stderr
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    """A device or a pipe would be gone: replacing writes beside it and renames."""
+    os.mkfifo(tmp_path / "pipe")
+    for target in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(InputError, match="expected a file to write, got a directory or device"):
+            write_atomically(target, b"new")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_a_kill_left_behind_is_removed_and_what_shards_write_is_not(tmp_path: Path) -> None:
+    (tmp_path / ".state.safetensors.1.part").write_bytes(b"torn")
+    Run(tmp_path, "certify", {}, part="-1-of-2").close()
+    assert (tmp_path / ".state.safetensors.1.part").exists()
+    Run(tmp_path, "certify", {}).close()
+    assert not (tmp_path / ".state.safetensors.1.part").exists()
+
+
+def test_names_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff")
+    Run(tmp_path, "certify", {"data": name}).close()
+    again = Run(tmp_path, "certify", {"data": name})
+    assert again.info["settings"] == {"data": name}
+    again.close()
 
 
 def test_provenance_names_versions_and_hardware() -> None:

@@ -25,7 +25,12 @@ VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content``: after a kill at any moment it holds the old or the new, whole."""
+    """Replace ``path`` by ``content``: after a kill at any moment it holds the old or the new, whole.
+
+    Only a file is replaced: never a device, a pipe or a directory.
+    """
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: expected a file to write, got a directory or device; name another")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:

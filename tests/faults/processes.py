@@ -1,5 +1,6 @@
 """Commands in real processes that start in milliseconds: forked from a server that has imported everything."""
 
+import errno
 import multiprocessing
 import os
 import resource
@@ -13,8 +14,8 @@ from pathlib import Path
 SCALE = int(os.environ.get("HEATSMOOTH_TORTURE", "1"))
 """How many times as long as usual: ``make torture`` sets it."""
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.faults.preloaded"])
+server = multiprocessing.get_context("forkserver")
+server.set_forkserver_preload(["tests.faults.preloaded"])
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,15 @@ class Ended:
 class Command:
     """A heatsmooth command at work in a process of its own.
 
-    ``largest_file``: files that would grow beyond so many bytes fail, as on a full disk.
+    ``folder``: where it starts. ``largest_file``: files that would grow beyond so many bytes fail, as on a full disk.
     """
 
-    def __init__(self, words: Iterable[object], scratch: Path, *, largest_file: int | None = None) -> None:
+    def __init__(
+        self, words: Iterable[object], scratch: Path, *, largest_file: int | None = None, folder: Path | None = None
+    ) -> None:
         self._files = [scratch / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
-        arguments = ([str(word) for word in words], *self._files, largest_file)
-        self._process: ForkServerProcess = _SERVER.Process(target=_work, args=arguments)
+        arguments = ([str(word) for word in words], *self._files, largest_file, folder, scratch)
+        self._process: ForkServerProcess = server.Process(target=_work, args=arguments)
         self._process.start()
 
     def running(self) -> bool:
@@ -66,12 +69,35 @@ class Command:
         return Ended(code, out, err)
 
 
-def _work(words: list[str], out: Path, err: Path, largest_file: int | None) -> None:
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+CHANGING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+
+
+def confine_writing(root: Path) -> None:
+    """From now on this process can change nothing outside ``root``: a safety net for command lines made by chance."""
+    allowed = (os.path.realpath(root) + "/", "/dev/null", "/dev/shm/")
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        if event in CHANGING or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
+            paths = arguments[:2] if event in ("os.rename", "os.link") else arguments[:1]
+            for path in paths:
+                if isinstance(path, (str, bytes)):
+                    real = os.path.realpath(os.fsdecode(path))
+                    if not (real + "/").startswith(allowed):
+                        raise PermissionError(errno.EROFS, "Read-only file system", real)
+
+    sys.addaudithook(refuse)
+
+
+def _work(words: list[str], out: Path, err: Path, largest_file: int | None, folder: Path | None, scratch: Path) -> None:
     from heatsmooth.cli import run
 
     for stream, file in ((sys.stdout, out), (sys.stderr, err)):
         with file.open("wb") as target:
             os.dup2(target.fileno(), stream.fileno())
+    if folder is not None:
+        os.chdir(folder)
+        confine_writing(scratch)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     sys.exit(run(words))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.errors import InputError, require
+from heatsmooth.runs import write_atomically
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 
@@ -29,7 +30,7 @@ def write_log(records: Iterable[dict[str, Any]], path: Path) -> None:
             f"{record['seconds']:.4f}",
         )
         lines.append("\t".join(map(str, fields)))
-    path.write_text("\n".join(lines) + "\n")
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -77,6 +77,10 @@ def run(arguments: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or error
         code = _complain(f"{where}expected to read and write there, got {reason}; free space or name another directory")
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or "memory" in str(error)):
+            raise
+        code = _complain("expected to find enough memory, got less; lower --batch-size or --image-size")
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:

@@ -100,7 +100,10 @@ def accelerator(device: str | None = None) -> Accelerator:
         f"expected --mixed_precision no, got {precision}; finite differences and class counts are float32",
     )
     buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(cpu=device == "cpu", kwargs_handlers=[buffers])
+    found = Accelerator(cpu=device == "cpu", kwargs_handlers=[buffers])
+    kind = found.device.type
+    require(device in (None, kind), f"--device: expected {kind} on this machine, got {device}; leave it out")
+    return found
 
 
 def fit(
