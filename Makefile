@@ -24,7 +24,7 @@ torture: $(VENV)/ready ## Kills, fuzzed command lines, records and files: ten ti
 
 audit-dependencies: $(VENV)/ready ## Known vulnerabilities of the versions in constraints.txt; asks pypi.org and osv.dev.
 	$(BIN)/pip install --quiet pip-audit
-	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@echo 'Setting up $(VENV) with the versions of constraints.txt: a minute or two.'

@@ -150,7 +150,7 @@ def test_lying_headers_are_refused(tmp_path: Path) -> None:
         header({"a": {"dtype": "X99", "shape": [4, 4], "data_offsets": [0, 64]}}),
         header({"__metadata__": {"heatsmooth": "[1]"}, **good}),
         header({"__metadata__": {"heatsmooth": "{" * 100}, **good}),
-        header({"__metadata__": {"sha256": "0" * 64}, **good}),
+        header({"__metadata__": {"heatsmooth": json.dumps({"sha256": "0" * 64})}, **good}),
         header([good]),
     ):
         file.write_bytes(content)
