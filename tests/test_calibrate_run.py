@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from heatsmooth.cli import run
 from heatsmooth.data import load
+from heatsmooth.models import load as load_model
+from heatsmooth.models import model_hash
+from tests.conftest import tiny_classifier
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +77,15 @@ def test_what_does_not_belong_together_is_refused(
     words = f"certify --one-pass --data fashion-mini --from {certified}/network --out {tmp_path}/y --device cpu"
     assert run(words.split()) == 2
     assert "expected a calibrated model" in capsys.readouterr().err
+
+
+def test_weights_of_another_format_are_stored_as_ones_that_can_be_read(tmp_path: Path) -> None:
+    torch.save(tiny_classifier(channels=3).network.state_dict(), tmp_path / "w.pt")
+    images = np.random.default_rng(0).random((40, 12, 12, 3), dtype=np.float32)
+    np.savez(tmp_path / "i.npz", images=images, labels=np.arange(40) % 10)
+    source = f"--from {tmp_path}/w.pt --model small"
+    certify = f"certify --data npz:{tmp_path}/i.npz {source} --sigma 0.25 --n 50 --n0 10 --out {tmp_path}/c"
+    assert run([*certify.split(), "--quiet", "--device", "cpu"]) == 0
+    calibrate = f"calibrate {source} --certificates {tmp_path}/c --epsilon 0.4 --out {tmp_path}/calibrated"
+    assert run(calibrate.split()) == 0
+    assert model_hash(load_model(tmp_path / "calibrated")) == model_hash(load_model(tmp_path / "w.pt", model="small"))
