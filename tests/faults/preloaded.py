@@ -13,6 +13,7 @@ import heatsmooth.workflows.attack
 import heatsmooth.workflows.audit
 import heatsmooth.workflows.calibrate
 import heatsmooth.workflows.certify
+import heatsmooth.workflows.compare
 import heatsmooth.workflows.training
 
 torch.set_num_threads(1)

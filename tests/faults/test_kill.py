@@ -15,37 +15,39 @@ from heatsmooth.runs import read_records
 from heatsmooth.training.loop import STATE_FILE
 from tests.faults.processes import SCALE, Command
 
-KILLS = {"train": 14, "smooth": 14, "certify": 12, "attack": 10}
+KILLS = {"train": 10, "smooth": 12, "certify": 10, "attack": 13, "compare": 5}
 """Commands to kill, and how often; any command of ``commands`` can be added."""
 BEYOND = 99
 """The stage of a training that is done."""
+MEASURED, PAGES = ("timing.json",), (".html", ".tex", ".md")
+"""Files of measured times, and pages that show them: they must be there."""
 CLOCKS = ("seconds", "images_per_second", "started", "arguments", "out")
 """What may differ between two runs that do the same."""
 
 
 def results(out: Path) -> dict[str, Any]:
-    """All files below ``out``, by name, without clocks, locks and the order of the records."""
-    return {str(file.relative_to(out)): _result(file) for file in sorted(out.rglob("*")) if _is_result(file)}
+    """All files below ``out``, by name, without clocks, locks, their place and the order of the records."""
+    return {str(file.relative_to(out)): _result(file, out) for file in sorted(out.rglob("*")) if _is_result(file)}
 
 
 def _is_result(file: Path) -> bool:
     return file.is_file() and not file.name.startswith(".lock")
 
 
-def _result(file: Path) -> Any:
+def _result(file: Path, out: Path) -> Any:
     if file.suffix == ".jsonl":
         return sorted(json.dumps(_timeless(record)) for record in read_records(file))
     if file.suffix == ".json":
-        return _timeless(json.loads(file.read_text()))
+        return None if file.name in MEASURED else _timeless(json.loads(file.read_text().replace(str(out), "")))
     if file.suffix == ".npz":
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name].tolist() for name in arrays}
-    return file.stat().st_size if file.suffix == ".html" else file.read_bytes()
+    return None if file.suffix in PAGES else file.read_bytes()
 
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _timeless(item) for key, item in value.items() if key not in CLOCKS}
+        return {key: _timeless(item) for key, item in value.items() if not key.endswith(CLOCKS)}
     return value
 
 
