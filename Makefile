@@ -19,7 +19,7 @@ types: $(VENV)/ready
 pytest: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-torture: $(VENV)/ready ## Kills, fuzzed command lines, records and files: ten times as many as in the tests; an hour.
+torture: $(VENV)/ready ## Kills, fuzzed command lines, records and files: ten times as many as in the tests.
 	HEATSMOOTH_TORTURE=10 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/faults
 
 audit-dependencies: $(VENV)/ready ## Known vulnerabilities of the versions in constraints.txt; asks pypi.org and osv.dev.

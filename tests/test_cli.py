@@ -201,3 +201,12 @@ def test_too_little_memory_and_an_unknown_device_are_one_line(
 
     monkeypatch.setattr("heatsmooth.workflows.attack.attack_run", greedy)
     assert "expected to find enough memory" in refused(capsys, *words)
+
+
+def test_absurd_numbers_are_one_line(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", "fashion-mini", "--out", tmp_path / "a", "--device", "cpu", "--quiet"]
+    noisy = [*data, "--from", network, "--sigma"]
+    many = [*noisy, 0.25, "--n", "99999999999999999999", "--images", 1, "--out", tmp_path / "b"]
+    assert "--weight-decay: expected 0 or more" in refused(capsys, "train", *data, "--weight-decay", -1)
+    assert "got one too large" in refused(capsys, "smooth", *noisy, "1e308", "--limit-train", 64)
+    assert "got one too large" in refused(capsys, "certify", *many)

@@ -279,3 +279,8 @@ def test_augmentation_shifts_and_mirrors_whole_images() -> None:
     seen = {tuple(w.flatten().tolist()) for w in found}
     assert seen == windows | mirrored
     assert torch.equal(found, shifted_and_flipped(image.expand(400, 1, 8, 8), Draw(0)))
+
+
+def test_a_stride_beyond_all_images_takes_the_first() -> None:
+    images = load("fashion-mini", "test")
+    assert images.strided(2**63 - 1).indices.tolist() == [0]

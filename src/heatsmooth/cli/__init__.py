@@ -77,6 +77,8 @@ def run(arguments: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or error
         code = _complain(f"{where}expected to read and write there, got {reason}; free space or name another directory")
+    except OverflowError as error:
+        code = _complain(f"expected numbers that can be computed with, got one too large ({error}); lower it")
     except (MemoryError, RuntimeError) as error:
         if not (isinstance(error, MemoryError) or "memory" in str(error)):
             raise

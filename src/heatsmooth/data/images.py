@@ -110,7 +110,7 @@ class ImageSet:
         if stride == 1 and (count is None or count >= len(self)):
             return self
         rule = f"{self.rule}; every {stride}." + ("" if count is None else f", the first {count}")
-        return replace(self, indices=self.indices[::stride][:count], rule=rule)
+        return replace(self, indices=self.indices[:: min(stride, len(self))][:count], rule=rule)
 
     def readable(self, progress: Progress = silent) -> "ImageSet":
         """The set without the images that cannot be read; each is read once to find out."""

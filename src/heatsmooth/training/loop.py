@@ -64,6 +64,7 @@ class Plan:
         require(self.accumulate > 0, f"--accumulate: expected at least 1, got {self.accumulate}")
         require(self.lr > 0, f"--lr: expected a positive number, got {self.lr}")
         require(self.schedule in _SCHEDULES, f"--schedule: expected {', '.join(_SCHEDULES)}, got {self.schedule!r}")
+        require(0 <= self.weight_decay < math.inf, f"--weight-decay: expected 0 or more, got {self.weight_decay}")
         require(0 <= self.warmup < 1, f"--warmup: expected a share from 0 to below 1, got {self.warmup}")
         require(
             self.batch_norm in ("train", "frozen"), f"--batch-norm: expected train or frozen, got {self.batch_norm!r}"
