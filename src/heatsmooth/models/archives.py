@@ -13,6 +13,20 @@ SLACK = 16 * 2**20
 """Bytes of text in an archive that may be packed as densely as they like."""
 
 
+DAMAGED = (
+    RuntimeError,
+    OSError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What torch raises for a pickle that is none."""
+
+
 def check_archive(path: Path) -> None:
     """Refuse a zip archive whose parts are damaged (torch looks at no checksum) or unpack to far more than it holds.
 

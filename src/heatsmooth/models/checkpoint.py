@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import hub
-from heatsmooth.models.archives import check_archive, tensors_only
+from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
 from heatsmooth.models.classifier import Classifier, build, channels_last
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
 from heatsmooth.models.resnet import ARCHITECTURES
@@ -33,18 +33,6 @@ WEIGHTS_FILE = "model.safetensors"
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:\w+")
 MOST = 1_000_000
 """No network has more classes or channels."""
-DAMAGED = (
-    RuntimeError,
-    OSError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
-"""What torch raises for a pickle that is none."""
 
 
 def _inner(model: nn.Module) -> nn.Module:

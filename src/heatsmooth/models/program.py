@@ -3,6 +3,7 @@
 Such a file holds code that torch runs: it is opened only where the user says ``--model program``. It cannot be trained.
 """
 
+import pickle
 import warnings
 import zipfile
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
 from heatsmooth.models.spec import NetworkSpec
 from heatsmooth.runs import sha256
 
@@ -57,12 +59,19 @@ def load_program(path: Path) -> tuple[Program, NetworkSpec]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-        with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated, and still in use
+        check_archive(path)
+        with warnings.catch_warnings(action="ignore"), tensors_only():  # TorchScript is deprecated, and still in use
             if any("/code/" in name for name in names):
                 program: nn.Module = torch.jit.load(path, map_location="cpu")
             else:
                 program = torch.export.load(path).module()
-    except (RuntimeError, ValueError, KeyError, OSError, AssertionError, zipfile.BadZipFile) as error:
+    except InputError:
+        raise
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{path}: expected a program of tensors and graphs, got a pickle that holds Python code; do not trust it"
+        ) from None
+    except (*DAMAGED, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path}: expected a TorchScript or torch.export program, got {first_line(error)}; "
             "save it with torch.jit.save or torch.export.save"
