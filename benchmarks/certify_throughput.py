@@ -1,6 +1,6 @@
 """How close certification comes to the raw forward pass, and how it compares with others, in one run.
 
-    python benchmarks/certify_throughput.py [--from RUN] [--images 4] [--n 5000] [--rounds 3]
+    python benchmarks/certify_throughput.py [--from RUN] [--images 4] [--n 10000] [--rounds 3]
     python benchmarks/certify_throughput.py --from RUN --adaptive FIXED ADAPTIVE
 
 Without --from the small CIFAR network has random weights: throughput does not depend on them. The second form compares
@@ -216,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--images", type=int, default=4)
-    parser.add_argument("--n", type=int, default=5000)
+    parser.add_argument("--n", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--adaptive", nargs=2, type=Path, metavar=("FIXED", "ADAPTIVE"))
     parser.add_argument("--worker", help=argparse.SUPPRESS)

@@ -133,8 +133,13 @@ def test_counts_allow_every_other_certificate() -> None:
     assert (misled["class"], misled["abstain"]) == (1, True)
     stopped = certificate(record | {"adaptive": True}, Settings(SIGMA, n=1000, adaptive=True))
     assert stopped["radius"] < one["radius"]
-    expected = SIGMA * special.ndtri(float(anytime_lower(900, 1000, 0.001)))
-    assert 0 <= expected - stopped["radius"] < 1e-9
+    last, early = (
+        certificate(record | {"adaptive": True}, Settings(SIGMA, n=n, adaptive=True))["radius"] for n in (1000, 2000)
+    )
+    for found, bound in ((last, clopper_pearson_lower), (early, anytime_lower)):
+        expected = SIGMA * special.ndtri(float(bound(900, 1000, 0.0005)))
+        assert 0 <= expected - found < 1e-9
+    assert early < last == stopped["radius"]
     for bad, settings in (
         (record | {"adaptive": True}, Settings(SIGMA, n=1000)),
         (record, Settings(0.5, n=1000)),

@@ -24,6 +24,7 @@ from heatsmooth.certification.sequences import (
     betting_upper,
     geometric_looks,
     look_alpha,
+    stopped_lower,
 )
 from tests.test_bounds import draws_in_unit_interval, tolerated
 
@@ -49,6 +50,16 @@ def test_anytime_bounds_are_ever_wrong_with_probability_alpha_at_most(alpha: flo
         ever = chance_of_ever_being_wrong({n: lower[n] > p for n in times}, p)
         print(f"α={alpha} p={p}: wrong at some n ≤ 300 with probability {ever:.5f}")
         assert ever <= alpha
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.05, 0.4])
+def test_a_last_look_fixed_beforehand_keeps_the_bound_at_alpha(alpha: float) -> None:
+    most = 300
+    lower = {n: stopped_lower(np.arange(n + 1), n, alpha, most=most) for n in range(1, most + 1)}
+    for p in (0.02, 0.3, 0.5, 0.8, 0.9, 0.99):
+        assert chance_of_ever_being_wrong({n: lower[n] > p for n in lower}, p) <= alpha
+    assert (lower[most] >= clopper_pearson_lower(np.arange(most + 1), most, alpha / 2)).all()
+    assert (lower[most - 1] == anytime_lower(np.arange(most), most - 1, alpha / 2)).all()
 
 
 def test_fixed_bounds_are_wrong_at_some_time_too_often() -> None:

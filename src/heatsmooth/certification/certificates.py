@@ -7,6 +7,7 @@ without the model.
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from heatsmooth.certification.bounds import (
 )
 from heatsmooth.certification.radii import one_sided_radius, round_down, top_k_radius, two_sided_radius
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
-from heatsmooth.certification.sequences import anytime_lower, anytime_upper
+from heatsmooth.certification.sequences import anytime_lower, anytime_upper, stopped_lower
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import check_independence, count_classes, device_of, for_inference
@@ -99,7 +100,7 @@ def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
     tallies["estimation"] = yield Ask("estimation", first)
     while settings.adaptive and not _is_decided(tallies["estimation"], chosen, settings):
         done = tallies["estimation"].n
-        more = min(max(CHUNK, done // 10 // CHUNK * CHUNK), settings.n - done)
+        more = min(max(CHUNK, done // 20 // CHUNK * CHUNK), settings.n - done)
         tallies["estimation"] = yield Ask("estimation", more)
     return tallies
 
@@ -124,14 +125,18 @@ def radii_of(
     counts: NDArray[np.int64], classes: NDArray[np.int64], settings: Settings
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Radius and abstention from estimation counts (images, classes) and classes to certify (images,)."""
-    bounds = (anytime_lower, anytime_upper) if settings.adaptive else (clopper_pearson_lower, clopper_pearson_upper)
-    lower, upper = bounds
     if settings.top_k == 1 and settings.bound == "one-sided":
+        lower = partial(stopped_lower, most=settings.n) if settings.adaptive else clopper_pearson_lower
         count = np.take_along_axis(counts, classes[:, None], 1)[:, 0]
         radius, abstain = one_sided_radius(lower(count, counts.sum(1), settings.alpha), sigma=settings.sigma)
     else:
         own, rivals = label_bounds(
-            counts, classes, alpha=settings.alpha, rivals=settings.top_k, lower=lower, upper=upper
+            counts,
+            classes,
+            alpha=settings.alpha,
+            rivals=settings.top_k,
+            lower=anytime_lower if settings.adaptive else clopper_pearson_lower,
+            upper=anytime_upper if settings.adaptive else clopper_pearson_upper,
         )
         if settings.top_k == 1:
             radius, abstain = two_sided_radius(own, rivals[:, 0], sigma=settings.sigma)

@@ -21,6 +21,7 @@ from heatsmooth.certification.bounds import (
     Floats,
     Integers,
     checked,
+    clopper_pearson_lower,
     complement,
     error_probability,
     largest_true,
@@ -71,6 +72,20 @@ def _excluded(sums: Floats, draws: Floats, alpha: Floats) -> Callable[[Floats], 
         return np.asarray((capital >= enough) & (p * draws < sums))
 
     return excluded
+
+
+def stopped_lower(count: ArrayLike, n: ArrayLike, alpha: float, *, most: int) -> Floats:
+    """The p_n with P(1) ≥ p_n at all n ≤ ``most`` at once, except with probability ``alpha``, from counts of 0/1 draws.
+
+    Half of α goes to ``anytime_lower``, the other half to ``clopper_pearson_lower`` at the last look, n = ``most``,
+    which must be fixed beforehand: a count that needs all its draws gets almost the bound of a fixed n.
+
+    >>> stopped_lower([850, 8500], [1000, 10_000], 0.001, most=10_000).round(4).tolist()
+    [0.7956, 0.8379]
+    """
+    counts, draws = np.broadcast_arrays(np.asarray(count), np.asarray(n))
+    early, last = anytime_lower(counts, draws, alpha / 2), clopper_pearson_lower(counts, draws, alpha / 2)
+    return np.where(draws == most, np.maximum(early, last), early)
 
 
 def anytime_upper(total: ArrayLike, n: ArrayLike, alpha: ArrayLike) -> Floats:

@@ -7,16 +7,16 @@ import numpy as np
 from scipy import special
 
 from heatsmooth.certification.bounds import Floats
-from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper
+from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
 
-HOPE = 0.04
+HOPE = 0.05
 """Adaptive sampling gives up on a radius when all n draws would reach it with less than this probability, by what was
 drawn so far. It costs no soundness, only power."""
 
 
 def all_decided(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...]) -> bool:
-    """Whether each level of probability is exceeded at α, or beyond hope within ``most`` draws."""
-    reached = anytime_exceeds(count, n, alpha, levels)
+    """Whether ``stopped_lower`` has reached each level of probability, or cannot hope to within ``most`` draws."""
+    reached = anytime_exceeds(count, n, alpha / 2, levels)
     return bool((reached | (hope(count, n, most, alpha, levels) < HOPE)).all())
 
 
@@ -33,11 +33,11 @@ def hope(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...])
 
 def width(count: int, n: int, alpha: float, sigma: float) -> float:
     """How much larger than its lower bound the radius may still turn out."""
-    low, high = (max(float(p), 0.5) for p in (anytime_lower(count, n, alpha), anytime_upper(count, n, HOPE)))
+    low, high = (max(float(p), 0.5) for p in (anytime_lower(count, n, alpha / 2), anytime_upper(count, n, HOPE)))
     return float(sigma * (special.ndtri(high) - special.ndtri(low)))
 
 
 @cache
 def _least_count(n: int, alpha: float, level: float) -> int:
     """The fewest of ``n`` draws that show the level; n + 1 if not even all of them do."""
-    return bisect_left(range(n + 1), True, key=lambda count: bool(anytime_exceeds(count, n, alpha, level)))
+    return bisect_left(range(n + 1), True, key=lambda count: bool(stopped_lower(count, n, alpha, most=n) >= level))

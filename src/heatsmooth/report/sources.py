@@ -1,6 +1,7 @@
 """Run directories and logs read into a ``Collection``. No model is needed, and no input stops another."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -24,7 +25,7 @@ from heatsmooth.certification.radii import (
     top_k_radius,
     two_sided_radius,
 )
-from heatsmooth.certification.sequences import anytime_lower, anytime_upper
+from heatsmooth.certification.sequences import anytime_lower, anytime_upper, stopped_lower
 from heatsmooth.errors import require
 from heatsmooth.records import read_attacks, read_certificates
 from heatsmooth.report.collection import (
@@ -215,14 +216,17 @@ def largest_possible(settings: dict[str, Any], classes: int) -> float | None:
     if sigma is None or alpha is None or n is None:
         return None
     top_k = int(number(settings, "top_k") or 1)
-    lower, upper = (
-        (anytime_lower, anytime_upper) if settings.get("adaptive") else (clopper_pearson_lower, clopper_pearson_upper)
-    )
     if top_k == 1 and settings.get("bound", "one-sided") == "one-sided":
+        lower = partial(stopped_lower, most=int(n)) if settings.get("adaptive") else clopper_pearson_lower
         radius, _ = one_sided_radius(lower(n, n, alpha), sigma=sigma)
         return float(radius)
     counts, label = np.array([[n] + [0.0] * (classes - 1)]), np.array([0])
-    own, rivals = label_bounds(counts, label, alpha=alpha, rivals=top_k, lower=lower, upper=upper)
+    bounds = (
+        {"lower": anytime_lower, "upper": anytime_upper}
+        if settings.get("adaptive")
+        else {"lower": clopper_pearson_lower, "upper": clopper_pearson_upper}
+    )
+    own, rivals = label_bounds(counts, label, alpha=alpha, rivals=top_k, **bounds)
     if top_k == 1:
         radius, _ = two_sided_radius(own, rivals[:, 0], sigma=sigma)
     else:
