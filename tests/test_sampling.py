@@ -90,7 +90,7 @@ def test_neighbouring_chunks_are_independent_and_normal() -> None:
     first = []
     for chunk in range(4000):
         piece = torch.empty(CHUNK, 4, 4, 1)
-        sampler._fill_with_noise(
+        sampler._fill_with_copies(
             piece, Part(Job(0, torch.zeros(1, 4, 4), drawing()), "estimation", chunk * CHUNK, CHUNK)
         )
         first.append(piece.flatten()[:4])

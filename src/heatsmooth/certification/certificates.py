@@ -176,7 +176,7 @@ def certify_each(
     settings: Settings,
     *,
     seed: int = 0,
-    batch_size: int = 200,
+    batch_size: int | None = None,
     positions: Iterable[int] | None = None,
     compiled: bool = False,
     means: bool = False,
@@ -207,7 +207,14 @@ def certify_each(
 
 
 def prepared(
-    model: nn.Module, images: ImageSet, settings: Settings, first: Tensor, *, seed: int, batch_size: int, compiled: bool
+    model: nn.Module,
+    images: ImageSet,
+    settings: Settings,
+    first: Tensor,
+    *,
+    seed: int,
+    batch_size: int | None,
+    compiled: bool,
 ) -> Sampler:
     """A sampler of the network in its fastest form, after everything that can be refused beforehand is.
 
@@ -334,7 +341,7 @@ def certify(
     sigma: float,
     labels: Tensor | None = None,
     seed: int = 0,
-    batch_size: int = 200,
+    batch_size: int | None = None,
     compiled: bool = False,
     progress: Progress = silent,
     **settings: Any,

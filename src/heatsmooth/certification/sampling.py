@@ -76,6 +76,8 @@ class Job(Generic[Result]):
     image: Tensor
     procedure: Procedure[Result]
     tallies: dict[str, Tally] = field(default_factory=dict)
+    pixels: Tensor = field(default_factory=lambda: torch.empty(0))
+    """The image on the sampler's device, as (height, width, channels)."""
     stream: str = ""
     """The stream it is drawing from, …"""
     drawn: int = 0
@@ -100,14 +102,23 @@ class Sampler:
     """Runs procedures over images, a batch of noisy copies at a time.
 
     ``model`` must be in evaluation mode; it is only ever called in inference mode. ``batch_size`` is the number of
-    copies evaluated together, at least ``CHUNK``; it halves itself when memory runs out. ``even`` fills every batch
-    to that size, which compiled networks want.
+    copies evaluated together, at least ``CHUNK``, by default 200 on a CPU and 1,000 elsewhere; it halves itself when
+    memory runs out. ``even`` fills every batch to that size, which compiled networks want.
     """
 
     def __init__(
-        self, model: nn.Module, *, sigma: float, classes: int, seed: int = 0, batch_size: int = 200, even: bool = False
+        self,
+        model: nn.Module,
+        *,
+        sigma: float,
+        classes: int,
+        seed: int = 0,
+        batch_size: int | None = None,
+        even: bool = False,
     ) -> None:
         require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
+        self.device = device_of(model)
+        batch_size = batch_size if batch_size is not None else 200 if self.device.type == "cpu" else 1000
         require(batch_size > 0, f"--batch-size: expected at least 1, got {batch_size}")
         training = next((type(module).__name__ for module in model.modules() if module.training), None)
         require(
@@ -115,7 +126,6 @@ class Sampler:
         )
         self.model, self.sigma, self.classes, self.seed, self.even = model, sigma, classes, seed, even
         self.batch_size = max(CHUNK, batch_size)
-        self.device = device_of(model)
         self._makers = ThreadPoolExecutor(torch.get_num_threads())
         self.samples = 0
         """Copies evaluated so far."""
@@ -128,6 +138,7 @@ class Sampler:
             for job in active:
                 _take(job, parts, self.batch_size)
             while _rows(parts) + CHUNK <= self.batch_size and (new := next(waiting, None)) is not None:
+                new.pixels = new.image.to(self.device).permute(1, 2, 0).contiguous()
                 self._advance(new, None)
                 active.append(new)
                 _take(new, parts, self.batch_size)
@@ -178,15 +189,11 @@ class Sampler:
         channels, height, width = parts[0].job.image.shape
         count = _rows(parts)
         rows = max(self.batch_size if self.even else CHUNK, count)
-        batch = torch.zeros(rows, height, width, channels, device=self.device)
-        pieces = list(batch[:count].split([part.count for part in parts]))
-        if self.device.type == "cpu":
-            list(self._makers.map(self._fill_with_noise, pieces, parts))
-        else:
-            for piece, part in zip(pieces, parts, strict=True):
-                self._fill_with_noise(piece, part)
-        for piece, part in zip(pieces, parts, strict=True):
-            piece += part.job.image.to(self.device).permute(1, 2, 0)
+        batch = torch.empty(rows, height, width, channels, device=self.device)
+        batch[count:] = 0
+        pieces = batch[:count].split([part.count for part in parts])
+        each = self._makers.map if self.device.type == "cpu" else map
+        list(each(self._fill_with_copies, pieces, parts))
         logits: Tensor = self.model(batch.permute(0, 3, 1, 2))[:count]
         require(
             bool(logits.isfinite().all()),
@@ -195,9 +202,10 @@ class Sampler:
         return logits
 
     @torch.inference_mode()
-    def _fill_with_noise(self, piece: Tensor, part: Part) -> None:
-        """σ times the noise of the part, as (copies, height, width, channels)."""
+    def _fill_with_copies(self, piece: Tensor, part: Part) -> None:
+        """The noisy copies of the part, as (copies, height, width, channels)."""
         if part.stream == CLEAN:
+            piece.copy_(part.job.pixels)
             return
         chunk, offset = divmod(part.start, CHUNK)
         generator = torch.Generator(self.device).manual_seed(_chunk_seed(self.seed, part.stream, part.job.index, chunk))
@@ -206,6 +214,7 @@ class Sampler:
         else:
             whole = torch.empty(CHUNK, *piece.shape[1:], device=self.device).normal_(0, self.sigma, generator=generator)
             piece.copy_(whole[offset : offset + part.count])
+        piece.add_(part.job.pixels)
 
 
 def _chunk_seed(seed: int, stream: str, image: int, chunk: int) -> int:

@@ -74,8 +74,8 @@ def certify(
     mean: o.Mean = None,
     std: o.Std = None,
     batch_size: Annotated[
-        int, typer.Option(help="Noisy copies a pass; no effect on results.", rich_help_panel=o.RUNNING)
-    ] = 200,
+        int | None, typer.Option(help="Noisy copies a pass; results do not depend on it.", rich_help_panel=o.RUNNING)
+    ] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=o.RUNNING)] = False,
     seed: o.Seed = 0,
     device: o.Device = None,

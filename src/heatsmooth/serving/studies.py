@@ -84,7 +84,7 @@ class Subject:
         )
         return float(found or 0.0)
 
-    def sampler(self, batch_size: int = 200) -> Sampler:
+    def sampler(self, batch_size: int | None = None) -> Sampler:
         """Of noisy copies, by the faster form of the network."""
         fast = for_inference(self.model, self._examples)
         sigma, seed = self.settings.sigma, self.seed

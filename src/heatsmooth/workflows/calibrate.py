@@ -132,7 +132,7 @@ def one_pass_run(
     image_size: int | None = None,
     reading: Reading = PLAINLY,
     device: str | None = None,
-    batch_size: int = 200,
+    batch_size: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Class and calibrated radius of each image from one forward pass, into ``out``/one_pass.jsonl."""
@@ -163,7 +163,7 @@ def one_pass_run(
     try:
         with Records(out / RADII_FILE) as records, torch.inference_mode():
             records.keep(lambda _: False)
-            for positions in torch.arange(len(chosen)).split(batch_size):
+            for positions in torch.arange(len(chosen)).split(batch_size or 200):
                 probabilities = network(chosen.images(positions).to(place)).softmax(1).cpu()
                 labels = chosen.labels_at(positions)
                 for i, radius in enumerate(calibration.radius(probabilities)):

@@ -48,7 +48,7 @@ def certify_run(
     std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
-    batch_size: int = 200,
+    batch_size: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
     """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
@@ -177,7 +177,7 @@ def predict_images(
     std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
-    batch_size: int = 200,
+    batch_size: int | None = None,
 ) -> list[dict[str, Any]]:
     """One row an image file: class and probability from one pass, and the L-bound, which assumes an exact average.
 

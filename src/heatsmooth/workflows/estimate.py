@@ -37,7 +37,7 @@ def estimate_run(
     std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
-    batch_size: int = 200,
+    batch_size: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Samples, and hours here and at another ``throughput`` (samples a second), of a certification; nothing is kept.
