@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,6 @@ from heatsmooth.records import read_certificates
 from heatsmooth.runs import provenance, read_json
 
 SIGMA, ALPHA, N0 = 0.25, 0.001, 100
-BATCHES = (50, 100, 200, 400)
 
 
 def network(source: Path | None) -> nn.Module:
@@ -55,35 +55,42 @@ def images(count: int) -> Tensor:
     return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-class Beside(nn.Module):
-    """The network, and after each of its passes a raw one over a fixed batch of the same size, timed apart.
+def raw_forward(model: nn.Module, batch: int, samples: int, workers: int) -> None:
+    """Nothing but forward passes of one batch: all threads on one, or each thread on its own."""
+    x = images(batch).contiguous(memory_format=torch.channels_last)
+    threads = torch.get_num_threads()
 
-    The two take turns every few milliseconds, so that a busy machine slows both alike.
-    """
+    @torch.inference_mode()
+    def passes(_: int) -> None:
+        torch.set_num_threads(threads // workers)
+        for _ in range(samples // workers // batch):
+            model(x)
 
-    def __init__(self, model: nn.Module, batch: int) -> None:
-        super().__init__()
-        self.model, self.x = model, images(batch).contiguous(memory_format=torch.channels_last)
-        self.raw = 0.0
-        self.passes = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.model(x)
-        begin = time.perf_counter()
-        self.model(self.x)
-        self.raw += time.perf_counter() - begin
-        self.passes += 1
-        return found
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(passes, range(workers)))
+    torch.set_num_threads(threads)
 
 
-def beside_the_raw_pass(fast: nn.Module, batch: int, samples: int) -> tuple[float, float]:
-    """Samples a second of the sampler and of nothing but forward passes of that batch."""
-    both = Beside(fast, batch).eval()
-    sampler = Sampler(both, sigma=SIGMA, classes=10, batch_size=batch)
-    list(sampler.run([Job(0, images(1)[0], drawing("estimation", 10 * batch))]))
-    both.raw, both.passes = 0.0, 0
-    whole = seconds(lambda: list(sampler.run([Job(1, images(1)[0], drawing("estimation", samples))])))
-    return samples / (whole - both.raw), both.passes * batch / both.raw
+def beside_the_raw_pass(fast: nn.Module, turns: int, samples: int = 2000) -> None:
+    """(a): the sampler, and the raw forward pass in every way that may be its best, in short turns."""
+    sampler, threads = Sampler(fast, sigma=SIGMA, classes=10), torch.get_num_threads()
+    ways: dict[str, Callable[[], object]] = {
+        "sampler": lambda: list(sampler.run([Job(1, images(1)[0], drawing("estimation", samples))]))
+    }
+    for workers, batch in ((1, 100), (1, 200), (1, 400), (threads, 50), (threads, 100), (threads, 200)):
+        how = "all threads on one" if workers == 1 else "each thread on its own"
+        ways[f"raw forward pass, batch {batch}, {how}"] = lambda b=batch, w=workers: raw_forward(fast, b, samples, w)  # type: ignore[misc]
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        for name, action in ways.items():
+            spent = seconds(action)
+            if turn > 0:
+                times[name].append(spent)
+    for name, found in times.items():
+        print(f"  {name:56} {samples / statistics.median(found):6.0f} samples/s")
+    best = min((name for name in ways if name != "sampler"), key=lambda name: statistics.median(times[name]))
+    share = statistics.median(raw / ours for raw, ours in zip(times[best], times["sampler"], strict=True))
+    print(f"(a) of the raw forward pass at its best:          {share:.3f}   (at least 0.9)")
 
 
 @torch.inference_mode()
@@ -132,20 +139,7 @@ def throughput(arguments: argparse.Namespace) -> None:
     plain, x = plain_layout(model), images(rounds + 1)
     fast = for_inference(model, x.repeat(10, 1, 1, 1)[:50])
     print(f"n={n}, n0={N0}, {torch.get_num_threads()} threads, medians of {rounds} rounds")
-    sampled: dict[int, list[float]] = {batch: [] for batch in BATCHES}
-    raw: dict[int, list[float]] = {batch: [] for batch in BATCHES}
-    for _ in range(rounds):
-        for batch in BATCHES:
-            ours, alone = beside_the_raw_pass(fast, batch, 4000)
-            sampled[batch].append(ours)
-            raw[batch].append(alone)
-    best = max(BATCHES, key=lambda batch: statistics.median(raw[batch]))
-    for batch in BATCHES:
-        two = statistics.median(sampled[batch]), statistics.median(raw[batch])
-        print(f"  batch {batch:4}: sampler {two[0]:5.0f}, raw forward pass {two[1]:5.0f} samples/s")
-    share = statistics.median(a / b for a, b in zip(sampled[best], raw[best], strict=True))
-    print(f"(a) of the raw forward pass, at its best batch, {best}:  {share:.3f}   (at least 0.9)")
-
+    beside_the_raw_pass(fast, 3 * rounds)
     begin = time.perf_counter()
     records = certify_each(model, ImageSet.of("images", x, None), Settings(SIGMA, n=n, n0=N0))
     next(records)

@@ -91,7 +91,10 @@ def test_neighbouring_chunks_are_independent_and_normal() -> None:
     for chunk in range(4000):
         piece = torch.empty(CHUNK, 4, 4, 1)
         sampler._fill_with_copies(
-            piece, Part(Job(0, torch.zeros(1, 4, 4), drawing()), "estimation", chunk * CHUNK, CHUNK)
+            piece,
+            Part(
+                Job(0, torch.zeros(1, 4, 4), drawing(), pixels=torch.zeros(4, 4, 1)), "estimation", chunk * CHUNK, CHUNK
+            ),
         )
         first.append(piece.flatten()[:4])
     numbers = torch.stack(first).double().numpy()
