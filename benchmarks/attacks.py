@@ -3,8 +3,10 @@
     pip install foolbox pyautoattack
     python benchmarks/attacks.py --from RUN --data cifar10 --data-root DIR [--images 200] [--rounds 3]
 
-Both get the same network as a user has it, and foolbox also one with frozen parameters, of which it then computes no
-gradients. pyautoattack's APGD, a stronger attack, is reported beside them.
+foolbox gets the network as a user has it, and once more with frozen parameters, of which it then computes no gradients.
+Ours is what `heatsmooth attack` does: batch norm is folded first, within the measured time; and once more the function on
+the network as it is. What either finds is judged by the network as it is. pyautoattack's APGD, a stronger attack, is
+reported beside them.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from heatsmooth.attacks import ddn, pgd
 from heatsmooth.data import load
+from heatsmooth.models import for_inference
 from heatsmooth.models import load as load_model
 from heatsmooth.runs import provenance
 
@@ -49,6 +52,9 @@ def main() -> None:
         right = model(images).argmax(1) == labels
     print(f"right from the start: {float(right.float().mean()):.1%}; distances of those")
 
+    def prepared() -> torch.nn.Module:
+        return for_inference(model, images[:50])
+
     def median(found: Tensor) -> float:
         distances = torch.where(model(found).argmax(1) == labels, torch.inf, (found - images).flatten(1).norm(dim=1))
         return float(distances[right].median())
@@ -56,10 +62,11 @@ def main() -> None:
     theirs = foolbox.attacks.DDNAttack(steps=DDN_STEPS)
     found, seconds = in_turns(
         arguments.rounds,
-        ours=lambda: ddn(model, images, labels, steps=DDN_STEPS).images,
+        ours=lambda: ddn(prepared(), images, labels, steps=DDN_STEPS).images,
         foolbox=lambda: theirs(peer, images, labels, epsilons=None)[1],
         foolbox_frozen=lambda: theirs(frozen, images, labels, epsilons=None)[1],
-        margin=lambda: ddn(model, images, labels, steps=DDN_STEPS, loss="margin").images,
+        as_it_is=lambda: ddn(model, images, labels, steps=DDN_STEPS).images,
+        margin=lambda: ddn(prepared(), images, labels, steps=DDN_STEPS, loss="margin").images,
     )
     medians = {name: median(value) for name, value in found.items()}
     shown = ", ".join(f"{name} {value:.4f}" for name, value in medians.items())
@@ -71,7 +78,8 @@ def main() -> None:
         other = foolbox.attacks.L2PGD(abs_stepsize=step, steps=PGD_STEPS)
         found, seconds = in_turns(
             arguments.rounds,
-            ours=partial(_pgd, model, images, labels, eps, step),
+            ours=lambda e=eps, s=step: _pgd(prepared(), images, labels, e, s),  # type: ignore[misc]
+            as_it_is=partial(_pgd, model, images, labels, eps, step),
             foolbox=partial(_second, other, peer, images, labels, epsilons=eps),
             foolbox_frozen=partial(_second, other, frozen, images, labels, epsilons=eps),
         )
