@@ -4,8 +4,8 @@
     python benchmarks/attacks.py --from RUN --data cifar10 --data-root DIR [--images 200] [--rounds 3]
 
 foolbox gets the network as a user has it, and once more with frozen parameters, of which it then computes no gradients.
-Ours is what `heatsmooth attack` does: batch norm is folded first, within the measured time; and once more the function on
-the network as it is. What either finds is judged by the network as it is. pyautoattack's APGD, a stronger attack, is
+Ours is what `heatsmooth attack` does: batch norm is folded first, within the measured time; and once more the function
+on the network as it is. What either finds is judged by the network as it is. pyautoattack's APGD, a stronger attack, is
 reported beside them.
 """
 
