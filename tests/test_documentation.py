@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -33,7 +34,7 @@ SMALLER = {
 """Sizes that a test can afford; nothing else of a command is changed."""
 
 STUBS = {
-    "make": f'exec /usr/bin/env make --dry-run --directory "{ROOT}" "$@" >/dev/null',
+    "make": f'exec {shutil.which("make")} --dry-run --directory "{ROOT}" "$@" >/dev/null',
     "pip": "exit 0",
     "git": "exit 0",
     "heatsmooth": f'exec "{sys.executable}" -m heatsmooth "$@"',

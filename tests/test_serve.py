@@ -61,6 +61,9 @@ def serving(model: Path | None, *options: str) -> Iterator[tuple[str, "subproces
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where the tests run in the background
     )
     try:
         assert process.stdout is not None

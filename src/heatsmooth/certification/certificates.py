@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 from torch import Tensor, nn
 
 from heatsmooth.certification import accuracy, stopping
@@ -98,7 +97,7 @@ def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
     chosen = chosen_class(tallies)
     first = min(CHUNK, settings.n) if settings.adaptive else settings.n
     tallies["estimation"] = yield Ask("estimation", first)
-    while settings.adaptive and not _is_decided(tallies["estimation"], chosen, settings):
+    while settings.adaptive and not stopping.may_stop(tallies["estimation"], chosen, settings):
         done = tallies["estimation"].n
         more = min(max(CHUNK, done // 20 // CHUNK * CHUNK), settings.n - done)
         tallies["estimation"] = yield Ask("estimation", more)
@@ -108,17 +107,6 @@ def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
 def chosen_class(tallies: dict[str, Tally]) -> int:
     """The class to certify, from the selection draws if there are any, else from the clean pass."""
     return int(tallies.get("selection", tallies[CLEAN]).counts.argmax())
-
-
-def _is_decided(tally: Tally, chosen: int, settings: Settings) -> bool:
-    """Whether adaptive sampling may stop: no draws left, each radius reached or beyond hope, or the radius known."""
-    count, n, sigma, alpha = int(tally.counts[chosen]), tally.n, settings.sigma, settings.alpha
-    if n >= settings.n:
-        return True
-    if settings.radii:
-        levels = tuple(special.ndtr(np.array(settings.radii) / sigma).tolist())
-        return stopping.all_decided(count, n, settings.n, alpha, levels)
-    return stopping.width(count, n, alpha, sigma) <= settings.tolerance
 
 
 def radii_of(

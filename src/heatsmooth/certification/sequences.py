@@ -81,7 +81,7 @@ def stopped_lower(count: ArrayLike, n: ArrayLike, alpha: float, *, most: int) ->
     which must be fixed beforehand: a count that needs all its draws gets almost the bound of a fixed n.
 
     >>> stopped_lower([850, 8500], [1000, 10_000], 0.001, most=10_000).round(4).tolist()
-    [0.7956, 0.8379]
+    [0.7948, 0.8379]
     """
     counts, draws = np.broadcast_arrays(np.asarray(count), np.asarray(n))
     early, last = anytime_lower(counts, draws, alpha / 2), clopper_pearson_lower(counts, draws, alpha / 2)

@@ -2,16 +2,52 @@
 
 from bisect import bisect_left
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 from scipy import special
 
-from heatsmooth.certification.bounds import Floats
+from heatsmooth.certification.bounds import Floats, Integers
 from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
 
 HOPE = 0.05
 """Adaptive sampling gives up on a radius when all n draws would reach it with less than this probability, by what was
 drawn so far. It costs no soundness, only power."""
+
+
+class Drawn(Protocol):
+    """How often each class was drawn."""
+
+    counts: Integers
+
+    @property
+    def n(self) -> int: ...
+
+
+class Wanted(Protocol):
+    """What adaptive sampling is to find out, with at most ``n`` draws."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def sigma(self) -> float: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def radii(self) -> tuple[float, ...]: ...
+    @property
+    def tolerance(self) -> float: ...
+
+
+def may_stop(drawn: Drawn, chosen: int, wanted: Wanted) -> bool:
+    """Whether no draws are left, each of the radii is reached or beyond hope, or the radius is known well enough."""
+    count, n = int(drawn.counts[chosen]), drawn.n
+    if n >= wanted.n:
+        return True
+    if wanted.radii:
+        levels = tuple(special.ndtr(np.array(wanted.radii) / wanted.sigma).tolist())
+        return all_decided(count, n, wanted.n, wanted.alpha, levels)
+    return width(count, n, wanted.alpha, wanted.sigma) <= wanted.tolerance
 
 
 def all_decided(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...]) -> bool:
