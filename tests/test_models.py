@@ -1,5 +1,6 @@
 import json
 import pickle
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,8 @@ from heatsmooth.models import (
     model_hash,
     save,
 )
+from heatsmooth.models.checkpoint import serialise
+from heatsmooth.runs import write_atomically
 from tests.conftest import Linear, tiny_classifier
 
 
@@ -217,3 +220,24 @@ def test_weights_are_loaded_from_a_state_of_any_float_order(tmp_path: Path) -> N
     state, metadata = load_state(tmp_path / "m.safetensors")
     assert all(torch.equal(state[name], tensor) for name, tensor in model.network.state_dict().items())
     assert metadata["architecture"] == "small"
+
+
+def test_weights_are_read_of_one_moment_while_another_process_replaces_them(tmp_path: Path) -> None:
+    path, writing = tmp_path / "state.safetensors", True
+    states = [serialise({"a": torch.full((64,), float(step)), "b": torch.zeros(64)}, {"step": step}) for step in (0, 1)]
+    write_atomically(path, states[0])
+
+    def replace() -> None:
+        while writing:
+            for state in states:
+                write_atomically(path, state)
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        for _ in range(300):
+            tensors, facts = load_state(path)
+            assert tensors["a"][0] == facts["step"]
+    finally:
+        writing = False
+        writer.join()

@@ -94,10 +94,12 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _read_safetensors(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of one moment: the file is read once, as another process may be replacing it."""
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
-            found = {name: file.get_tensor(name) for name in (file.keys() if tensors else ())}
+        content = path.read_bytes()
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata = json.loads(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
+        found = safetensors.torch.load(content) if tensors else {}
         digest = metadata.pop(DIGEST_KEY, None)
         whole = not tensors or digest is None or digest == _digest(found, metadata)
     except (safetensors.SafetensorError, *DAMAGED) as error:
