@@ -71,7 +71,7 @@ def raw_forward(model: nn.Module, batch: int, samples: int, workers: int) -> Non
     torch.set_num_threads(threads)
 
 
-def beside_the_raw_pass(fast: nn.Module, turns: int, samples: int = 2000) -> None:
+def beside_the_raw_pass(fast: nn.Module, turns: int, samples: int = 4000) -> None:
     """(a): the sampler, and the raw forward pass in every way that may be its best, in short turns."""
     sampler, threads = Sampler(fast, sigma=SIGMA, classes=10), torch.get_num_threads()
     ways: dict[str, Callable[[], object]] = {

@@ -8,9 +8,11 @@ shard, number of processes, or interruption, and memory does not depend on the n
 
 import copy
 import time
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -99,15 +101,24 @@ class Part:
     count: int
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What copies were classified as (copies,), their probabilities (copies, classes), and seconds a copy."""
+
+    classes: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    seconds: float
+
+
 class Sampler:
     """Runs procedures over images, a batch of noisy copies at a time.
 
     ``model`` must be in evaluation mode; it is only ever called in inference mode. ``batch_size`` is the number of
-    copies evaluated together, at least ``CHUNK``, by default 100 a CPU thread and 1,000 elsewhere; it halves itself
-    when memory runs out. ``even`` fills every batch to that size, which compiled networks want.
+    copies evaluated together, at least ``CHUNK``, by default 100 on a CPU and 1,000 elsewhere; it halves itself when
+    memory runs out. ``even`` fills every batch to that size, which compiled networks want.
 
-    On a CPU each thread takes its own part of the batch through its own replica of the network, with shared weights:
-    faster than all of them sharing every convolution, and noise is made in parallel too.
+    On a CPU each thread takes batches through its own replica of the network, with shared weights: faster than all of
+    them sharing every convolution. Batches are counted in the order in which they were filled.
     """
 
     def __init__(
@@ -122,43 +133,56 @@ class Sampler:
     ) -> None:
         require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
         self.device = device_of(model)
-        self._threads = torch.get_num_threads()
         if batch_size is None:
-            batch_size = 100 * self._threads if self.device.type == "cpu" else 1000
+            batch_size = 100 if self.device.type == "cpu" else 1000
         require(batch_size > 0, f"--batch-size: expected at least 1, got {batch_size}")
         training = next((type(module).__name__ for module in model.modules() if module.training), None)
         require(
             training is None, f"expected a network in evaluation mode, got {training} in training; call model.eval()"
         )
-        self.model, self.sigma, self.classes, self.seed, self.even = model, sigma, classes, seed, even
+        self.sigma, self.classes, self.seed, self.even = sigma, classes, seed, even
         self.batch_size = max(CHUNK, batch_size)
-        several = self.device.type == "cpu" and not even
-        self._replicas = _replicas(model, self._threads if several else 1)
-        self._workers = ThreadPoolExecutor(self._threads)
+        self._threads = torch.get_num_threads()
+        replicas = _replicas(model, self._threads if self.device.type == "cpu" and not even else 1)
+        self._workers = len(replicas)
+        self._pool = ThreadPoolExecutor(self._workers)
+        self._idle: SimpleQueue[nn.Module] = SimpleQueue()
+        for replica in replicas:
+            self._idle.put(replica)
         self.samples = 0
         """Copies evaluated so far."""
 
     def run(self, jobs: Iterable[Job[Result]]) -> Iterator[tuple[Job[Result], Result]]:
         """The jobs with their results, each as soon as it is done; finished ones make room for waiting ones."""
         waiting, active = iter(jobs), list[Job[Result]]()
-        while True:
-            parts: list[Part] = []
-            for job in active:
-                _take(job, parts, self.batch_size)
-            while _rows(parts) + CHUNK <= self.batch_size and (new := next(waiting, None)) is not None:
-                new.pixels = new.image.to(self.device).permute(1, 2, 0).contiguous()
-                self._advance(new, None)
-                active.append(new)
-                _take(new, parts, self.batch_size)
-            if not parts:
-                return
-            self._evaluate(parts)
-            for job in [job for job in active if job.tallies[job.stream].n == job.goal]:
-                try:
-                    self._advance(job, job.tallies[job.stream])
-                except StopIteration as end:
-                    active.remove(job)
-                    yield job, end.value
+        flying: deque[tuple[list[Part], Future[Batch]]] = deque()
+        try:
+            while True:
+                while len(flying) <= self._workers and (parts := self._fill(active, waiting)):
+                    flying.append((parts, self._pool.submit(self._evaluate, parts)))
+                if not flying:
+                    return
+                self._count(*flying.popleft())
+                for job in [job for job in active if job.tallies[job.stream].n == job.goal]:
+                    try:
+                        self._advance(job, job.tallies[job.stream])
+                    except StopIteration as end:
+                        active.remove(job)
+                        yield job, end.value
+        finally:
+            torch.set_num_threads(self._threads)
+
+    def _fill(self, active: list[Job[Result]], waiting: Iterator[Job[Result]]) -> list[Part]:
+        """What the next batch holds: draws of active jobs and, if there is room, of waiting ones, now active."""
+        parts: list[Part] = []
+        for job in active:
+            _take(job, parts, self.batch_size)
+        while _rows(parts) + CHUNK <= self.batch_size and (new := next(waiting, None)) is not None:
+            new.pixels = new.image.to(self.device).permute(1, 2, 0).contiguous()
+            self._advance(new, None)
+            active.append(new)
+            _take(new, parts, self.batch_size)
+        return parts
 
     def _advance(self, job: Job[Any], tally: Tally | None) -> None:
         """Let the procedure ask for its next draws."""
@@ -167,53 +191,43 @@ class Sampler:
         known = job.tallies.setdefault(ask.stream, Tally(zeros.astype(np.int64), zeros.copy(), zeros.copy()))
         job.stream, job.drawn, job.goal = ask.stream, known.n, known.n + ask.count
 
-    def _evaluate(self, parts: list[Part]) -> None:
-        """Add what the parts are classified as to their tallies; in smaller batches if memory does not suffice."""
-        begin = time.perf_counter()
+    def _count(self, parts: list[Part], evaluated: Future[Batch]) -> None:
+        """Add what the parts were classified as to their tallies; in smaller batches if memory did not suffice."""
         try:
-            logits = self._logits(parts)
+            batch = evaluated.result()
         except RuntimeError as error:
             if "memory" not in str(error):
                 raise
-            require(
-                len(parts) > 1, f"expected memory for a batch of {_rows(parts)} images, got none; use a larger machine"
-            )
-            self.batch_size = max(CHUNK, self.batch_size // 2)
-            self._evaluate(parts[: len(parts) // 2])
-            self._evaluate(parts[len(parts) // 2 :])
+            rows, half = _rows(parts), len(parts) // 2
+            require(half > 0, f"expected memory for a batch of {rows} images, got none; use a larger machine")
+            self.batch_size = max(CHUNK, min(self.batch_size, rows // 2))
+            for some in (parts[:half], parts[half:]):
+                self._count(some, self._pool.submit(self._evaluate, some))
             return
-        share = (time.perf_counter() - begin) / _rows(parts)
-        classes, probabilities = logits.argmax(1).cpu().numpy(), logits.double().softmax(1).cpu().numpy()
         first = 0
         for part in parts:
-            rows = slice(first, first := first + part.count)
-            part.job.tallies[part.stream].add(classes[rows], probabilities[rows])
-            part.job.seconds += share * part.count
-        self.samples += _rows(parts)
+            rows_of_it = slice(first, first := first + part.count)
+            part.job.tallies[part.stream].add(batch.classes[rows_of_it], batch.probabilities[rows_of_it])
+            part.job.seconds += batch.seconds * part.count / self._workers
+        self.samples += first
 
-    def _logits(self, parts: list[Part]) -> Tensor:
-        """(copies, classes) of all the parts, one after another."""
-        shares = _shares(parts, len(self._replicas))
-        if len(shares) == 1:
-            logits = self._pass(self.model, parts)
-        else:
-            try:
-                logits = torch.cat(list(self._workers.map(self._alone, self._replicas, shares)))
-            finally:
-                torch.set_num_threads(self._threads)
+    def _evaluate(self, parts: list[Part]) -> Batch:
+        """The answers for all the parts, one after another, by whichever replica is idle."""
+        begin, model = time.perf_counter(), self._idle.get()
+        torch.set_num_threads(max(1, self._threads // self._workers))  # of this thread, not of the others
+        try:
+            logits = self._logits(model, parts)
+        finally:
+            self._idle.put(model)
         require(
             bool(logits.isfinite().all()),
             "expected finite logits, got NaN or infinity; check the weights and --mean, --std",
         )
-        return logits
-
-    def _alone(self, model: nn.Module, parts: list[Part]) -> Tensor:
-        """A pass in a thread of its own, which sets the number of threads for itself only."""
-        torch.set_num_threads(max(1, self._threads // len(self._replicas)))
-        return self._pass(model, parts)
+        classes, probabilities = logits.argmax(1).numpy(), logits.double().softmax(1).numpy()
+        return Batch(classes, probabilities, (time.perf_counter() - begin) / len(logits))
 
     @torch.inference_mode()
-    def _pass(self, model: nn.Module, parts: list[Part]) -> Tensor:
+    def _logits(self, model: nn.Module, parts: list[Part]) -> Tensor:
         """(copies, classes) of all the parts, in one pass."""
         channels, height, width = parts[0].job.image.shape
         count = _rows(parts)
@@ -224,7 +238,7 @@ class Sampler:
         for piece, part in zip(pieces, parts, strict=True):
             self._fill_with_copies(piece, part)
         logits: Tensor = model(batch.permute(0, 3, 1, 2))[:count]
-        return logits
+        return logits.cpu()
 
     @torch.inference_mode()
     def _fill_with_copies(self, piece: Tensor, part: Part) -> None:
@@ -259,18 +273,6 @@ def _replicas(model: nn.Module, count: int) -> list[nn.Module]:
         return [model, *(copy.deepcopy(model, dict(weights)) for _ in range(count - 1))]
     except Exception:  # copying runs the user's code, which may raise anything
         return [model]
-
-
-def _shares(parts: list[Part], workers: int) -> list[list[Part]]:
-    """The parts in order, for at most so many workers, each with at least ``CHUNK`` rows unless there are fewer."""
-    total = _rows(parts)
-    count = max(1, min(workers, total // CHUNK))
-    shares: list[list[Part]] = [[] for _ in range(count)]
-    done = 0
-    for part in parts:
-        shares[min(count - 1, done * count // total)].append(part)
-        done += part.count
-    return [share for share in shares if share]
 
 
 def _rows(parts: list[Part]) -> int:

@@ -8,31 +8,33 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.hooks import RemovableHandle
 
-from heatsmooth.errors import InputError, require
+from heatsmooth.errors import require
+from heatsmooth.models.classifier import Classifier
+from heatsmooth.models.fusion import fuse_relu
 
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, between a network and its faster form."""
 
 
 def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False) -> nn.Module:
-    """A copy of ``model`` with batch norm folded into its convolutions, channels last, and ``torch.compile`` if asked.
+    """A copy of ``model``, channels last, with batch norm and ReLU merged into its convolutions, or compiled.
 
     ``examples`` (batch, channels, height, width) decide whether it may be used: every logit must agree to
-    ``TOLERANCE`` and every class, unless its two top logits tie within that. A network that cannot be folded stays
-    as it is; one that compiles into something else is an error.
+    ``TOLERANCE`` and every class, unless its two top logits tie within that. What cannot be merged stays
+    as it is; a network that compiles into something else is an error.
     """
     plain = copy.deepcopy(model).eval().requires_grad_(False)
     plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     faster, _ = folded(plain, examples)
-    if compiled:
-        fastest = torch.compile(faster)
-        assert isinstance(fastest, nn.Module)
-        if not _alike(plain, fastest, examples):
-            raise InputError(
-                "--compile: expected the compiled network to give the same classes, got others; leave it out"
-            )
-        faster = fastest
-    return faster
+    if not compiled:
+        return _fused(faster, examples)
+    fastest = torch.compile(faster)
+    assert isinstance(fastest, nn.Module)
+    require(
+        _alike(plain, fastest, examples),
+        "--compile: expected the compiled network to give the same classes, got others; leave it out",
+    )
+    return fastest
 
 
 def check_independence(model: nn.Module, examples: Tensor) -> None:
@@ -75,6 +77,21 @@ def folded(model: nn.Module, examples: Tensor) -> tuple[nn.Module, int]:
     except (AttributeError, TypeError, RuntimeError):  # modules of a kind that cannot be taken apart
         return model, 0
     return (twin, len(pairs)) if pairs and _alike(model, twin, examples) else (model, 0)
+
+
+def _fused(model: nn.Module, examples: Tensor) -> nn.Module:
+    """``model`` with ReLUs fused into the convolutions before them, see ``fusion``; itself where that fails."""
+    if examples.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return model
+    twin = copy.deepcopy(model)
+    try:
+        if isinstance(twin, Classifier):
+            twin.network = fuse_relu(twin.network)
+        else:
+            twin = fuse_relu(twin)
+        return twin if _alike(model, twin, examples) else model
+    except Exception:  # tracing runs the user's code on stand-ins for tensors, which may raise anything
+        return model
 
 
 def _convolutions_before_norms(model: nn.Module, examples: Tensor) -> list[tuple[str, str]]:
