@@ -198,6 +198,8 @@ def test_bad_settings_are_refused() -> None:
         ({"top_k": 3}, "--top-k: expected less than the 3 classes"),
         ({"top_k": 2, "adaptive": True}, "--adaptive"),
         ({"radii": (-1.0,)}, "--radii"),
+        ({"n_wrong": 0}, "--n-wrong: expected from 1 to --n 10000"),
+        ({"n_wrong": 50, "adaptive": True}, "--n-wrong: expected top-1 certificates of a fixed n"),
     ):
         with pytest.raises(hs.InputError, match=message):
             hs.certify(model, images, sigma=SIGMA, **bad)
@@ -207,6 +209,21 @@ def test_bad_settings_are_refused() -> None:
         hs.certify(Linear(torch.eye(2, 16)).eval(), torch.full((1, 1, 4, 4), 2.0), sigma=SIGMA, n=100)
     with pytest.raises(hs.InputError, match="evaluation mode"):
         hs.certify(Linear(torch.eye(2, 16)).train(), torch.zeros(1, 1, 4, 4), sigma=SIGMA, n=100)
+
+
+@pytest.mark.parametrize("class_from", ["noise", "clean"])
+def test_fewer_draws_of_wrong_images_change_no_accuracy(class_from: str) -> None:
+    model, images, _ = linear_problem(8)
+    labels = torch.tensor([1, 0, 1, 0, 0, 1, 0, 1])
+    known = {"labels": labels, "sigma": SIGMA, "n": 1000, "class_from": class_from}
+    whole, short = (hs.certify(model, images, **known, n_wrong=few) for few in (None, 50))  # type: ignore[arg-type]
+    wrong = ~whole.correct
+    assert 0 < wrong.sum() < 8
+    assert (short.counts.sum(1) == np.where(wrong, 50, 1000)).all()
+    assert (short.counts[~wrong] == whole.counts[~wrong]).all()
+    assert short.average_certified_radius == whole.average_certified_radius
+    assert (short.certified_accuracy([0, 0.25, 0.5]) == whole.certified_accuracy([0, 0.25, 0.5])).all()
+    assert (short.radii[wrong] <= whole.radii[wrong]).all()
 
 
 def test_a_network_that_mixes_its_batch_is_refused() -> None:

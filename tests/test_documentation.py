@@ -25,6 +25,7 @@ SMALLER = {
     "--data fashion-mnist ": "--data fashion-mini ",
     "--epochs 20 ": "--epochs 1 --limit-train 256 ",
     "--epochs 4 ": "--epochs 1 --limit-train 512 ",
+    "--sigma 0.25 --out runs/smoothed": "--sigma 0.25 --limit-train 512 --out runs/smoothed",
     "--images 100 --out runs/certified": "--images 60 --n 200 --out runs/certified",
     "--n 10000 ": "--n 200 ",
     "--n 1000 --images 100 ": "--n 200 --images 60 ",

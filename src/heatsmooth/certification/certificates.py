@@ -6,7 +6,7 @@ without the model.
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -54,6 +54,9 @@ class Settings:
     bound: Literal["one-sided", "two-sided"] = "one-sided"
     top_k: int = 1
     """Certify that the label (the class, where there is none) stays among the k most probable."""
+    n_wrong: int | None = None
+    """Estimation draws where the class is not the label, whose radius counts as 0 anyway; None: n. Their number depends
+    on no estimation draw, so those certificates hold too."""
 
     def __post_init__(self) -> None:
         require(self.sigma > 0, f"--sigma: expected a positive number, got {self.sigma}")
@@ -68,6 +71,14 @@ class Settings:
         require(self.top_k > 0, f"--top-k: expected at least 1, got {self.top_k}")
         require(self.tolerance > 0, f"--tolerance: expected a positive radius, got {self.tolerance}")
         require(all(r >= 0 for r in self.radii), f"--radii: expected 0 or more, got {self.radii}")
+        if self.n_wrong is not None:
+            require(0 < self.n_wrong <= self.n, f"--n-wrong: expected from 1 to --n {self.n}, got {self.n_wrong}")
+            plain = self.top_k == 1 and not self.adaptive
+            require(plain, "--n-wrong: expected top-1 certificates of a fixed n, got others; leave it out")
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records; ``n_wrong`` only where it is used, as runs did before it was there."""
+        return {name: value for name, value in asdict(self).items() if name != "n_wrong" or value is not None}
 
     @property
     def basis(self) -> str:
@@ -83,7 +94,7 @@ class Settings:
         return None if abstain[0] else float(radius[0])
 
 
-def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
+def certify_image(settings: Settings, label: int | None = None) -> Procedure[dict[str, Tally]]:
     """CERTIFY (Cohen 2019, section 3.2.2; paper, section 5.1) for one image, as the draws it asks for.
 
     Guarantee: the class is chosen without looking at the estimation draws. So, except with probability α over those,
@@ -96,6 +107,8 @@ def certify_image(settings: Settings) -> Procedure[dict[str, Tally]]:
         tallies["selection"] = yield Ask("selection", settings.n0)
     chosen = chosen_class(tallies)
     first = min(CHUNK, settings.n) if settings.adaptive else settings.n
+    if settings.n_wrong is not None and label not in (None, chosen):
+        first = settings.n_wrong
     tallies["estimation"] = yield Ask("estimation", first)
     while settings.adaptive and not stopping.may_stop(tallies["estimation"], chosen, settings):
         done = tallies["estimation"].n
@@ -181,13 +194,16 @@ def certify_each(
         return
     first = images.images(torch.tensor(todo[:4]))
     sampler = prepared(model, images, settings, first, seed=seed, batch_size=batch_size, compiled=compiled)
-    jobs = (Job(int(images.indices[i]), images.images(torch.tensor([i]))[0], certify_image(settings)) for i in todo)
-    label_of = (
-        {} if images.labels is None else dict(zip(images.indices.tolist(), images.known_labels().tolist(), strict=True))
-    )
+    labels = [None] * len(images) if images.labels is None else images.known_labels().tolist()
+    label_of: dict[int, int | None] = dict(zip(images.indices.tolist(), labels, strict=True))
+
+    def job(position: int) -> Job[dict[str, Tally]]:
+        index = int(images.indices[position])
+        return Job(index, images.images(torch.tensor([position]))[0], certify_image(settings, label_of[index]))
+
     begin = time.monotonic()
-    for number, (job, tallies) in enumerate(sampler.run(jobs), start=1):
-        record = certificate(_counted(job, tallies, label_of.get(job.index), settings, means), settings)
+    for number, (done_job, tallies) in enumerate(sampler.run(map(job, todo)), start=1):
+        record = certificate(_counted(done_job, tallies, label_of[done_job.index], settings, means), settings)
         abstained += record["abstain"]
         speed = sampler.samples / (time.monotonic() - begin)
         progress("certifying", done + number, done + len(todo), f"{speed:.0f} samples/s, {abstained} abstained")

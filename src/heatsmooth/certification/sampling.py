@@ -173,15 +173,20 @@ class Sampler:
             torch.set_num_threads(self._threads)
 
     def _fill(self, active: list[Job[Result]], waiting: Iterator[Job[Result]]) -> list[Part]:
-        """What the next batch holds: draws of active jobs and, if there is room, of waiting ones, now active."""
-        parts: list[Part] = []
-        for job in active:
-            _take(job, parts, self.batch_size)
-        while _rows(parts) + CHUNK <= self.batch_size and (new := next(waiting, None)) is not None:
+        """What the next batch holds, after waiting jobs became active as long as the workers are short of draws.
+
+        The last draws are shared evenly among the workers.
+        """
+        pending = sum(job.goal - job.drawn for job in active)
+        while pending + CHUNK <= self._workers * self.batch_size and (new := next(waiting, None)) is not None:
             new.pixels = new.image.to(self.device).permute(1, 2, 0).contiguous()
             self._advance(new, None)
             active.append(new)
-            _take(new, parts, self.batch_size)
+            pending += new.goal
+        most = max(CHUNK, min(self.batch_size, -(-pending // self._workers)))
+        parts: list[Part] = []
+        for job in active:
+            _take(job, parts, most)
         return parts
 
     def _advance(self, job: Job[Any], tally: Tally | None) -> None:
