@@ -1,6 +1,5 @@
 """``heatsmooth attack``."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -51,7 +50,7 @@ def attack(
     """
     from heatsmooth.progress import bar
     from heatsmooth.workflows.attack import Attack, attack_run
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images
 
     chosen = Attack(
         attack=kind,  # type: ignore[arg-type]  # checked by Attack
@@ -65,20 +64,11 @@ def attack(
     )
     with bar(shown=not quiet) as progress:
         summary = attack_run(
-            data=data,
-            source=source,
             attack=chosen,
-            out=Path(out),
-            images=images,
-            stride=stride,
+            out=out,
             shard=parsed_shard(shard),
-            data_root=data_root,
-            image_size=image_size,
-            reading=Reading(class_index, skip_broken),
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
+            network=o.network(source, model, classes, mean, std, image_size),
+            images=Images(data, data_root, class_index, skip_broken, stride, images),
             seed=seed,
             device=device,
             progress=progress,

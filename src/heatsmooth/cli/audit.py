@@ -43,24 +43,15 @@ def audit(
     from heatsmooth.auditing import Audit
     from heatsmooth.progress import bar
     from heatsmooth.workflows.audit import audit_run
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images
 
     with bar(shown=not quiet) as progress:
         found = audit_run(
-            data=data,
-            source=source,
             how=Audit(sigma, n=n, alpha=alpha, steps=steps, noise_samples=noise_samples),
             out=out,
             teacher=teacher,
-            images=images,
-            stride=stride,
-            data_root=data_root,
-            image_size=image_size,
-            reading=Reading(class_index, skip_broken),
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
+            network=o.network(source, model, classes, mean, std, image_size),
+            images=Images(data, data_root, class_index, skip_broken, stride, images),
             seed=seed,
             device=device,
             progress=progress,

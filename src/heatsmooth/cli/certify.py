@@ -91,7 +91,7 @@ def certify(
     from heatsmooth.workflows.calibrate import one_pass_run
     from heatsmooth.workflows.certify import certify_run, recompute_run
     from heatsmooth.workflows.estimate import estimate_run
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images, Network
 
     chosen: dict[str, Any] = {
         "n": n,
@@ -116,14 +116,9 @@ def certify(
             raise InputError("certify --one-pass: expected --data, --from and --out, got less; name them")
         with bar(shown=not quiet) as progress:
             found = one_pass_run(
-                data=data,
-                source=source,
+                network=Network(source, size=image_size),
+                images=Images(data, data_root, class_index, skip_broken, stride, images),
                 out=out,
-                images=images,
-                stride=stride,
-                data_root=data_root,
-                image_size=image_size,
-                reading=Reading(class_index, skip_broken),
                 device=device,
                 batch_size=batch_size,
                 progress=progress,
@@ -141,19 +136,10 @@ def certify(
     part = parsed_shard(shard)
     with bar(shown=not quiet) as progress:
         common: dict[str, Any] = {
-            "data": data,
-            "source": source,
             "settings": Settings(sigma, adaptive=adaptive, **chosen),
-            "images": images,
-            "stride": stride,
+            "network": o.network(source, model, classes, mean, std, image_size),
+            "images": Images(data, data_root, class_index, skip_broken, stride, images),
             "compiled": compiled,
-            "data_root": data_root,
-            "image_size": image_size,
-            "reading": Reading(class_index, skip_broken),
-            "model": model,
-            "classes": classes,
-            "mean": o.numbers(mean, "--mean"),
-            "std": o.numbers(std, "--std"),
             "seed": seed,
             "device": device,
             "batch_size": batch_size,
@@ -191,16 +177,11 @@ def predict(
     from heatsmooth.workflows.certify import predict_images
 
     rows = predict_images(
-        source=source,
+        network=o.network(source, model, classes, mean, std, image_size),
         files=files,
         sigma=sigma,
         noise_samples=noise_samples,
         alpha=alpha,
-        image_size=image_size,
-        model=model,
-        classes=classes,
-        mean=o.numbers(mean, "--mean"),
-        std=o.numbers(std, "--std"),
         seed=seed,
         device=device,
     )

@@ -1,12 +1,15 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heatsmooth.cli.help import FILES, NETWORK, RUNNING
 from heatsmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from heatsmooth.workflows.inputs import Network
 
 DATA_HELP = "fashion-mini, imagefolder:PATH, hf:NAME, …"
 SOURCE_HELP = "A run directory, hf:NAME, or weights and --model."
@@ -51,6 +54,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.", rich_help_p
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=RUNNING)]
 Checkpoint = Annotated[float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)]
 LogEvery = Annotated[int, typer.Option(help="Steps a line of metrics.jsonl averages.", rich_help_panel=RUNNING)]
+
+
+def network(
+    source: Path, model: str | None, classes: int | None, mean: str | None, std: str | None, image_size: int | None
+) -> "Network":
+    """The network that these options name."""
+    from heatsmooth.workflows.inputs import Network
+
+    return Network(source, model, classes, numbers(mean, "--mean"), numbers(std, "--std"), image_size)
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
