@@ -107,8 +107,7 @@ def attack_run(
     shard, part = share_of(processes, shard)
     identity = {"data": chosen.describe(), "model": model_hash(model), **asdict(attack), "seed": seed}
     target = attack.target(for_inference(model, first), seed).eval()
-    run = Run(out, "attack", identity, part=part)
-    try:
+    with Run(out, "attack", identity, part=part) as run:
         done = {record["index"] for record in read_attacks(out)}
         mine = list(torch.arange(len(chosen)).split(attack.batch_size))[shard[0] - 1 :: shard[1]]
         finished = 0
@@ -122,8 +121,6 @@ def attack_run(
                 finished += len(positions)
                 progress("attacking", finished, sum(map(len, mine)))
         run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
-    finally:
-        run.close()
     processes.wait_for_everyone()
     if not processes.is_main_process:
         return None

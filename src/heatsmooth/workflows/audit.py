@@ -35,13 +35,10 @@ def audit_run(
         "audit": asdict(how),
         "seed": seed,
     }
-    run = Run(out, "audit", identity)
-    try:
+    with Run(out, "audit", identity) as run:
         if not run.done:
             choices = {name: value for name, value in asdict(how).items() if name != "sigma"}
             found = audit(model, chosen, sigma=how.sigma, teacher=former, seed=seed, progress=progress, **choices)
             write_json(out / "audit.json", found)
             run.update(status="done", model_hash=identity["model"])
         return {"command": "audit", "out": str(out), **read_json(out / "audit.json"), **left_out(chosen)}
-    finally:
-        run.close()

@@ -81,13 +81,10 @@ def calibrate_run(
         data=settings["data"],
     )
     identity = {"model": found, "certificate": made, "data": settings["data"], "epsilon": epsilon, "seed": seed}
-    run = Run(out, "calibrate", identity)
-    try:
+    with Run(out, "calibrate", identity) as run:
         save(model, out / WEIGHTS_FILE)
         write_json(out / CALIBRATION_FILE, calibration.to_json())
         run.update(status="done", model_hash=found)
-    finally:
-        run.close()
     facts = {
         "command": "calibrate",
         "out": str(out),
@@ -141,9 +138,8 @@ def one_pass_run(
     model.to(place)
     chosen.check_classes(count_classes(model, chosen.images(torch.arange(1)).to(place)))
     identity = {"data": chosen.describe(), "model": model_hash(model), "calibration": calibration.to_json()}
-    run = Run(out, "one-pass", identity)
     rows: list[dict[str, Any]] = []
-    try:
+    with Run(out, "one-pass", identity) as run:
         with Records(out / RADII_FILE) as records, torch.inference_mode():
             records.keep(lambda _: False)
             for positions in torch.arange(len(chosen)).split(batch_size or 200):
@@ -163,8 +159,6 @@ def one_pass_run(
                     rows.append(row)
                 progress("one pass", len(rows), len(chosen))
         run.update(status="done", model_hash=identity["model"])
-    finally:
-        run.close()
     facts = {
         "command": "certify",
         "out": str(out),

@@ -56,8 +56,7 @@ def certify_run(
         "chunk": CHUNK,
         "seed": seed,
     }
-    run = Run(out, "certify", identity, part=part)
-    try:
+    with Run(out, "certify", identity, part=part) as run:
         known = {record["index"]: record for record in read_certificates(out)}
         mine = range(shard[0] - 1, len(chosen), shard[1])
         todo = [position for position in mine if int(chosen.indices[position]) not in known]
@@ -78,8 +77,6 @@ def certify_run(
             for record in found:
                 records.append(record)
         run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
-    finally:
-        run.close()
     processes.wait_for_everyone()
     if not processes.is_main_process:
         return None
@@ -101,13 +98,13 @@ def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, lo
     settings = replace(settings_of(made, source), **changes)
     found = [certificate(record, settings) for record in read_certificates(source)]
     if out is not None:
-        run = Run(out, "certify", made | {"certificate": asdict(settings), "counts": str(source.resolve())})
-        with Records(out / "certificates.jsonl") as records:
-            records.keep(lambda _: False)
-            for record in found:
-                records.append(record)
-        run.update(status="done", model_hash=made["model"])
-        run.close()
+        identity = made | {"certificate": asdict(settings), "counts": str(source.resolve())}
+        with Run(out, "certify", identity) as run:
+            with Records(out / "certificates.jsonl") as records:
+                records.keep(lambda _: False)
+                for record in found:
+                    records.append(record)
+            run.update(status="done", model_hash=made["model"])
     if log is not None:
         write_log(found, log)
     asked = made["data"]["images"]

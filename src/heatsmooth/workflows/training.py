@@ -1,6 +1,7 @@
 """``train`` and ``smooth`` in a run directory."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -181,9 +182,8 @@ def _recorded(
 ) -> dict[str, Any] | None:
     """Do the work inside the run directory ``out``, unless it is done; only the leading process writes and answers."""
     processes = accelerator(device)
-    run = Run(out, command, settings) if processes.is_main_process else None
-    processes.wait_for_everyone()
-    try:
+    with Run(out, command, settings) if processes.is_main_process else nullcontext() as run:
+        processes.wait_for_everyone()
         if _is_done(run, processes):
             return None if run is None else _summary(run)
         network = work()
@@ -195,9 +195,6 @@ def _recorded(
         summary["seconds"] = run.info["seconds"]
         run.update(summary=summary)
         return _summary(run)
-    finally:
-        if run is not None:
-            run.close()
 
 
 def _summary(run: Run) -> dict[str, Any]:
