@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from heatsmooth.cli import options as o
-from heatsmooth.cli.certify import SAMPLES, parsed_shard
+from heatsmooth.cli.certify import parsed_shard
 from heatsmooth.cli.training import show
 
 AVERAGE = "Attack the average of the network"
@@ -25,11 +25,9 @@ def attack(
     ] = "cross-entropy",
     noise_samples: Annotated[int, typer.Option(help="Noise draws of the average.", rich_help_panel=AVERAGE)] = 0,
     sigma: Annotated[float, typer.Option(help="Their deviation, in [0, 1] pixels.", rich_help_panel=AVERAGE)] = 0.0,
-    images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
-    stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
-    shard: Annotated[
-        str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)
-    ] = "1/1",
+    images: o.Count = None,
+    stride: o.Stride = 1,
+    shard: o.Shard = "1/1",
     data_root: o.DataRoot = None,
     image_size: o.ImageSize = None,
     class_index: o.ClassIndex = None,

@@ -11,7 +11,6 @@ from heatsmooth.cli.training import show, table
 from heatsmooth.errors import InputError, require
 
 CERTIFICATE = "Certificate"
-SAMPLES = "Which images"
 
 
 def certify(
@@ -60,11 +59,9 @@ def certify(
     throughput: Annotated[
         float | None, typer.Option(help="Samples a second of the machine in mind.", rich_help_panel=CERTIFICATE)
     ] = None,
-    images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
-    stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
-    shard: Annotated[
-        str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)
-    ] = "1/1",
+    images: o.Count = None,
+    stride: o.Stride = 1,
+    shard: o.Shard = "1/1",
     data_root: o.DataRoot = None,
     image_size: o.ImageSize = None,
     class_index: o.ClassIndex = None,

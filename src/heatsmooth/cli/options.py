@@ -11,6 +11,7 @@ from heatsmooth.errors import InputError
 if TYPE_CHECKING:
     from heatsmooth.workflows.inputs import Network
 
+SAMPLES = "Which images"
 DATA_HELP = "fashion-mini, imagefolder:PATH, hf:NAME, …"
 SOURCE_HELP = "A run directory, hf:NAME, or weights and --model."
 SIGMA_HELP = "Deviation of the noise, in [0, 1] pixels."
@@ -25,6 +26,9 @@ ClassIndex = Annotated[
     Path | None, typer.Option(help="Classes of an imagefolder: .json, .csv or .txt.", rich_help_panel=FILES)
 ]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out unreadable images.", rich_help_panel=FILES)]
+Count = Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)]
+Stride = Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)]
+Shard = Annotated[str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)]
 LimitTrain = Annotated[int | None, typer.Option(help="A fixed subset of so many images.")]
 Source = Annotated[Path, typer.Option("--from", help=SOURCE_HELP)]
 Sigma = Annotated[float, typer.Option(help=SIGMA_HELP)]
