@@ -30,6 +30,7 @@ from heatsmooth.models import save
 from heatsmooth.serving import Server, Subject, server
 from heatsmooth.serving.limits import TokenBuckets
 from heatsmooth.serving.worker import Event, Study
+from heatsmooth.workflows.inputs import Network
 from heatsmooth.workflows.serve import open_server
 from tests.conftest import Linear, tiny_classifier
 
@@ -302,7 +303,7 @@ def test_others_are_let_in_only_on_demand(model: Path, capsys: pytest.CaptureFix
     arguments = ["serve", "--from", str(model), "--sigma", "0.25", "--image-size", "12"]
     assert run([*arguments, "--host", "0.0.0.0"]) == 2
     assert "add --expose" in capsys.readouterr().err
-    opened = open_server(source=model, sigma=0.25, host="0.0.0.0", port=0, exposed=True, image_size=12)
+    opened = open_server(network=Network(model, size=12), sigma=0.25, host="0.0.0.0", port=0, exposed=True)
     assert opened.exposed
     opened.close()
     with socket.create_server(("127.0.0.1", 0)) as taken:

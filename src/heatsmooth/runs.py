@@ -282,6 +282,12 @@ class Run:
         self.info.update(facts)
         write_json(self.file, self.info)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let another process have the directory."""
         self._lock.close()

@@ -1,12 +1,11 @@
 """``heatsmooth attack``."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from heatsmooth.cli import options as o
-from heatsmooth.cli.certify import SAMPLES, parsed_shard
+from heatsmooth.cli.certify import parsed_shard
 from heatsmooth.cli.training import show
 
 AVERAGE = "Attack the average of the network"
@@ -26,11 +25,9 @@ def attack(
     ] = "cross-entropy",
     noise_samples: Annotated[int, typer.Option(help="Noise draws of the average.", rich_help_panel=AVERAGE)] = 0,
     sigma: Annotated[float, typer.Option(help="Their deviation, in [0, 1] pixels.", rich_help_panel=AVERAGE)] = 0.0,
-    images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
-    stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
-    shard: Annotated[
-        str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)
-    ] = "1/1",
+    images: o.Count = None,
+    stride: o.Stride = 1,
+    shard: o.Shard = "1/1",
     data_root: o.DataRoot = None,
     image_size: o.ImageSize = None,
     class_index: o.ClassIndex = None,
@@ -51,7 +48,7 @@ def attack(
     """
     from heatsmooth.progress import bar
     from heatsmooth.workflows.attack import Attack, attack_run
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images
 
     chosen = Attack(
         attack=kind,  # type: ignore[arg-type]  # checked by Attack
@@ -65,20 +62,11 @@ def attack(
     )
     with bar(shown=not quiet) as progress:
         summary = attack_run(
-            data=data,
-            source=source,
             attack=chosen,
-            out=Path(out),
-            images=images,
-            stride=stride,
+            out=out,
             shard=parsed_shard(shard),
-            data_root=data_root,
-            image_size=image_size,
-            reading=Reading(class_index, skip_broken),
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
+            network=o.network(source, model, classes, mean, std, image_size),
+            images=Images(data, data_root, class_index, skip_broken, stride, images),
             seed=seed,
             device=device,
             progress=progress,

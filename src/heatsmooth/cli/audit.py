@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from heatsmooth.cli import options as o
-from heatsmooth.cli.certify import SAMPLES
 from heatsmooth.cli.training import show, table
 
 
@@ -21,8 +20,8 @@ def audit(
     alpha: Annotated[float, typer.Option(help="Probability that a certificate is false.")] = 0.001,
     steps: Annotated[int, typer.Option(help="Steps of the attacks.")] = 50,
     noise_samples: Annotated[int, typer.Option(help="Noise draws of the average under attack.")] = 32,
-    images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
-    stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
+    images: o.Count = None,
+    stride: o.Stride = 1,
     data_root: o.DataRoot = None,
     image_size: o.ImageSize = None,
     class_index: o.ClassIndex = None,
@@ -43,24 +42,15 @@ def audit(
     from heatsmooth.auditing import Audit
     from heatsmooth.progress import bar
     from heatsmooth.workflows.audit import audit_run
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images
 
     with bar(shown=not quiet) as progress:
         found = audit_run(
-            data=data,
-            source=source,
             how=Audit(sigma, n=n, alpha=alpha, steps=steps, noise_samples=noise_samples),
             out=out,
             teacher=teacher,
-            images=images,
-            stride=stride,
-            data_root=data_root,
-            image_size=image_size,
-            reading=Reading(class_index, skip_broken),
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
+            network=o.network(source, model, classes, mean, std, image_size),
+            images=Images(data, data_root, class_index, skip_broken, stride, images),
             seed=seed,
             device=device,
             progress=progress,

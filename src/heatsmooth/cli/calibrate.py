@@ -28,9 +28,15 @@ def calibrate(
     Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --out runs/calibrated
     """
     from heatsmooth.workflows.calibrate import calibrate_run
+    from heatsmooth.workflows.inputs import Network
 
     summary = calibrate_run(
-        source=source, certificates=certificates, epsilon=epsilon, out=out, held_out=held_out, seed=seed, model=model
+        network=Network(source, model),
+        certificates=certificates,
+        epsilon=epsilon,
+        out=out,
+        held_out=held_out,
+        seed=seed,
     )
     held = summary.pop("held_out", None) if not as_json else None
     show(summary, as_json)

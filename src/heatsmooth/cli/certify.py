@@ -11,7 +11,6 @@ from heatsmooth.cli.training import show, table
 from heatsmooth.errors import InputError, require
 
 CERTIFICATE = "Certificate"
-SAMPLES = "Which images"
 
 
 def certify(
@@ -60,11 +59,9 @@ def certify(
     throughput: Annotated[
         float | None, typer.Option(help="Samples a second of the machine in mind.", rich_help_panel=CERTIFICATE)
     ] = None,
-    images: Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)] = None,
-    stride: Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)] = 1,
-    shard: Annotated[
-        str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)
-    ] = "1/1",
+    images: o.Count = None,
+    stride: o.Stride = 1,
+    shard: o.Shard = "1/1",
     data_root: o.DataRoot = None,
     image_size: o.ImageSize = None,
     class_index: o.ClassIndex = None,
@@ -91,7 +88,7 @@ def certify(
     from heatsmooth.workflows.calibrate import one_pass_run
     from heatsmooth.workflows.certify import certify_run, recompute_run
     from heatsmooth.workflows.estimate import estimate_run
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images, Network
 
     chosen: dict[str, Any] = {
         "n": n,
@@ -116,14 +113,9 @@ def certify(
             raise InputError("certify --one-pass: expected --data, --from and --out, got less; name them")
         with bar(shown=not quiet) as progress:
             found = one_pass_run(
-                data=data,
-                source=source,
+                network=Network(source, size=image_size),
+                images=Images(data, data_root, class_index, skip_broken, stride, images),
                 out=out,
-                images=images,
-                stride=stride,
-                data_root=data_root,
-                image_size=image_size,
-                reading=Reading(class_index, skip_broken),
                 device=device,
                 batch_size=batch_size,
                 progress=progress,
@@ -141,19 +133,10 @@ def certify(
     part = parsed_shard(shard)
     with bar(shown=not quiet) as progress:
         common: dict[str, Any] = {
-            "data": data,
-            "source": source,
             "settings": Settings(sigma, adaptive=adaptive, **chosen),
-            "images": images,
-            "stride": stride,
+            "network": o.network(source, model, classes, mean, std, image_size),
+            "images": Images(data, data_root, class_index, skip_broken, stride, images),
             "compiled": compiled,
-            "data_root": data_root,
-            "image_size": image_size,
-            "reading": Reading(class_index, skip_broken),
-            "model": model,
-            "classes": classes,
-            "mean": o.numbers(mean, "--mean"),
-            "std": o.numbers(std, "--std"),
             "seed": seed,
             "device": device,
             "batch_size": batch_size,
@@ -191,16 +174,11 @@ def predict(
     from heatsmooth.workflows.certify import predict_images
 
     rows = predict_images(
-        source=source,
+        network=o.network(source, model, classes, mean, std, image_size),
         files=files,
         sigma=sigma,
         noise_samples=noise_samples,
         alpha=alpha,
-        image_size=image_size,
-        model=model,
-        classes=classes,
-        mean=o.numbers(mean, "--mean"),
-        std=o.numbers(std, "--std"),
         seed=seed,
         device=device,
     )

@@ -33,21 +33,14 @@ def check(
     """
     from heatsmooth.progress import bar
     from heatsmooth.workflows.check import check_run
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images
 
     with bar(shown=not quiet) as progress:
         facts = check_run(
-            source=source,
-            data=data,
+            network=o.network(source, model, classes, mean, std, image_size),
+            images=None if data is None else Images(data, data_root, class_index, skip_broken),
+            tried=images,
             sigma=sigma,
-            images=images,
-            data_root=data_root,
-            image_size=image_size,
-            reading=Reading(class_index, skip_broken),
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
             seed=seed,
             device=device,
             progress=progress,

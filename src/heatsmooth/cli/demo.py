@@ -35,31 +35,30 @@ def demo(
     from heatsmooth.workflows.attack import Attack, attack_run
     from heatsmooth.workflows.audit import audit_run
     from heatsmooth.workflows.certify import certify_run
+    from heatsmooth.workflows.inputs import Images, Network
     from heatsmooth.workflows.training import smooth_run, train_run
 
-    common: dict[str, Any] = {"data": DATA, "seed": seed, "device": device}
     found: dict[str, Any] = {}
     with bar(shown=not quiet) as progress:
         plan = Plan(epochs=epochs, lr=0.2, warmup=0.15, weight_decay=5e-4)
-        train_run(out=out / "baseline", choices=Baseline(), plan=plan, progress=progress, **common)
+        common: dict[str, Any] = {"seed": seed, "device": device, "progress": progress}
+        train_run(images=Images(DATA), choices=Baseline(), plan=plan, out=out / "baseline", **common)
         found["smoothing"] = smooth_run(
-            source=out / "baseline", sigma=SIGMA, out=out / "smoothed", progress=progress, **common
+            network=Network(out / "baseline"), images=Images(DATA), sigma=SIGMA, out=out / "smoothed", **common
         )
         for name in ("baseline", "smoothed"):
-            where: dict[str, Any] = {"source": out / name, "stride": 10, "images": images, "progress": progress}
+            given: dict[str, Any] = {"network": Network(out / name), "images": Images(DATA, stride=10, count=images)}
             found[f"{name} certified"] = certify_run(
-                settings=Settings(SIGMA, n=1000), out=out / f"{name}-certified", **where, **common
+                settings=Settings(SIGMA, n=1000), out=out / f"{name}-certified", **given, **common
             )
-            found[f"{name} attacked"] = attack_run(attack=Attack(), out=out / f"{name}-attacked", **where, **common)
+            found[f"{name} attacked"] = attack_run(attack=Attack(), out=out / f"{name}-attacked", **given, **common)
         how = Audit(SIGMA, n=500, steps=20, noise_samples=16)
         found["audit"] = audit_run(
-            source=out / "smoothed",
+            network=Network(out / "smoothed"),
+            images=Images(DATA, stride=20, count=max(1, images // 2)),
             teacher=out / "baseline",
             how=how,
             out=out / "smoothed-audited",
-            stride=20,
-            images=max(1, images // 2),
-            progress=progress,
             **common,
         )
     if found["smoothing"] is None:

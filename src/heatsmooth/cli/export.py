@@ -35,20 +35,14 @@ def export(
     """
     from heatsmooth.progress import bar
     from heatsmooth.workflows.export import export_run
+    from heatsmooth.workflows.inputs import Images
 
     with bar(shown=not quiet) as progress:
         summary = export_run(
-            source=source,
+            network=o.network(source, model, classes, mean, std, image_size),
+            images=None if data is None else Images(data, data_root, count=images),
             sigma=sigma,
             out=out,
-            data=data,
-            images=images,
-            data_root=data_root,
-            image_size=image_size,
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
             progress=progress,
         )
     outputs = {} if as_json else summary.pop("outputs")

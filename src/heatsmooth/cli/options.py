@@ -1,13 +1,17 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heatsmooth.cli.help import FILES, NETWORK, RUNNING
 from heatsmooth.errors import InputError
 
+if TYPE_CHECKING:
+    from heatsmooth.workflows.inputs import Network
+
+SAMPLES = "Which images"
 DATA_HELP = "fashion-mini, imagefolder:PATH, hf:NAME, …"
 SOURCE_HELP = "A run directory, hf:NAME, or weights and --model."
 SIGMA_HELP = "Deviation of the noise, in [0, 1] pixels."
@@ -22,6 +26,9 @@ ClassIndex = Annotated[
     Path | None, typer.Option(help="Classes of an imagefolder: .json, .csv or .txt.", rich_help_panel=FILES)
 ]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out unreadable images.", rich_help_panel=FILES)]
+Count = Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)]
+Stride = Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)]
+Shard = Annotated[str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)]
 LimitTrain = Annotated[int | None, typer.Option(help="A fixed subset of so many images.")]
 Source = Annotated[Path, typer.Option("--from", help=SOURCE_HELP)]
 Sigma = Annotated[float, typer.Option(help=SIGMA_HELP)]
@@ -51,6 +58,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.", rich_help_p
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=RUNNING)]
 Checkpoint = Annotated[float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)]
 LogEvery = Annotated[int, typer.Option(help="Steps a line of metrics.jsonl averages.", rich_help_panel=RUNNING)]
+
+
+def network(
+    source: Path, model: str | None, classes: int | None, mean: str | None, std: str | None, image_size: int | None
+) -> "Network":
+    """The network that these options name."""
+    from heatsmooth.workflows.inputs import Network
+
+    return Network(source, model, classes, numbers(mean, "--mean"), numbers(std, "--std"), image_size)
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:

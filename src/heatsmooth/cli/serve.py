@@ -36,24 +36,20 @@ def serve(
     Example: heatsmooth serve --from runs/smoothed --sigma 0.25
     """
     from heatsmooth.progress import bar
+    from heatsmooth.workflows.inputs import Images
     from heatsmooth.workflows.serve import open_server
 
     with bar() as progress:
         server = open_server(
-            source=source,
+            network=o.network(source, model, None, mean, std, image_size),
+            images=Images(data, data_root) if data else None,
             sigma=sigma,
             host=host,
             port=port,
             exposed=expose,
             names=names,
-            data=data,
-            data_root=data_root,
             n=n,
             alpha=alpha,
-            image_size=image_size,
-            model=model,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
             device=device,
             progress=progress,
         )

@@ -64,12 +64,13 @@ def train(
     """
     from heatsmooth.progress import bar
     from heatsmooth.training import Baseline, Plan
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images
     from heatsmooth.workflows.training import train_run
 
     with bar(shown=not quiet) as progress:
         summary = train_run(
-            data=data,
+            images=Images(data, data_root, class_index, skip_broken),
+            image_size=image_size,
             out=out,
             model=model,
             choices=Baseline(
@@ -92,9 +93,6 @@ def train(
                 augment=augment,
                 accumulate=accumulate,
             ),
-            data_root=data_root,
-            image_size=image_size,
-            reading=Reading(class_index, skip_broken),
             limit_train=limit_train,
             mean=o.numbers(mean, "--mean"),
             std=o.numbers(std, "--std"),
@@ -171,7 +169,7 @@ def smooth(
     Example: heatsmooth smooth --data fashion-mini --from runs/baseline --sigma 0.25 --out runs/smoothed
     """
     from heatsmooth.progress import bar
-    from heatsmooth.workflows.inputs import Reading
+    from heatsmooth.workflows.inputs import Images
     from heatsmooth.workflows.training import smooth_run
 
     changes: dict[str, Any] = {
@@ -194,20 +192,14 @@ def smooth(
     }
     with bar(shown=not quiet) as progress:
         summary = smooth_run(
-            data=data,
-            source=source,
+            network=o.network(source, model, classes, mean, std, image_size),
+            images=Images(data, data_root, class_index, skip_broken),
             sigma=sigma,
             out=out,
             preset=preset,
             changes={name: value for name, value in changes.items() if value is not None},
-            data_root=data_root,
-            image_size=image_size,
-            reading=Reading(class_index, skip_broken, stream),
             limit_train=limit_train,
-            model=model,
-            classes=classes,
-            mean=o.numbers(mean, "--mean"),
-            std=o.numbers(std, "--std"),
+            stream=stream,
             seed=seed,
             device=device,
             checkpoint_seconds=checkpoint_seconds,

@@ -15,12 +15,11 @@ from heatsmooth.attacks import LOSSES, Adversarial, GaussianAverage, ddn, pgd
 from heatsmooth.data import ImageSet
 from heatsmooth.errors import require
 from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, model_hash
-from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_attacks
 from heatsmooth.runs import Records, Run, write_atomically
 from heatsmooth.training.loop import accelerator
-from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
+from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of
 
 SHOWN = 6
@@ -81,20 +80,11 @@ class Attack:
 
 def attack_run(
     *,
-    data: str,
-    source: Path,
+    network: Network,
+    images: Images,
     attack: Attack,
     out: Path,
-    images: int | None = None,
-    stride: int = 1,
     shard: tuple[int, int] = (1, 1),
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
-    model: str | None = None,
-    classes: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
     progress: Progress = silent,
@@ -104,34 +94,20 @@ def attack_run(
     Images are attacked in batches that depend on nothing but ``batch_size``, and shards take whole batches, so the
     records are the same for any number of shards, processes and interruptions.
     """
-    chosen = images_for(
-        data,
-        "test",
-        source=source,
-        model=model,
-        data_root=data_root,
-        image_size=image_size,
-        reading=reading,
-        stride=stride,
-        images=images,
-        progress=progress,
-    )
+    chosen = images.load(network.side, progress=progress)
     chosen.known_labels()  # refuses images without labels
-    network = load_model(
-        source, model=model, classes=classes or chosen.classes or 10, channels=chosen.shape[0], mean=mean, std=std
-    )
+    model = network.load(chosen)
     processes = accelerator(device)
-    network.to(processes.device)
+    model.to(processes.device)
     first = chosen.images(torch.arange(min(4, len(chosen)))).to(processes.device)
-    count = count_classes(network, first)
+    count = count_classes(model, first)
     chosen.check_classes(count)
-    check_gradient(network, first)
+    check_gradient(model, first)
     require(attack.top_k < count, f"--top-k: expected less than the {count} classes, got {attack.top_k}")
     shard, part = share_of(processes, shard)
-    identity = {"data": chosen.describe(), "model": model_hash(network), **asdict(attack), "seed": seed}
-    target = attack.target(for_inference(network, first), seed).eval()
-    run = Run(out, "attack", identity, part=part)
-    try:
+    identity = {"data": chosen.describe(), "model": model_hash(model), **asdict(attack), "seed": seed}
+    target = attack.target(for_inference(model, first), seed).eval()
+    with Run(out, "attack", identity, part=part) as run:
         done = {record["index"] for record in read_attacks(out)}
         mine = list(torch.arange(len(chosen)).split(attack.batch_size))[shard[0] - 1 :: shard[1]]
         finished = 0
@@ -145,8 +121,6 @@ def attack_run(
                 finished += len(positions)
                 progress("attacking", finished, sum(map(len, mine)))
         run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
-    finally:
-        run.close()
     processes.wait_for_everyone()
     if not processes.is_main_process:
         return None

@@ -11,13 +11,12 @@ from heatsmooth.certification.certificates import Settings
 from heatsmooth.certification.radii import round_down
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import Classifier, count_classes, model_hash, save
-from heatsmooth.models import load as load_model
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run, read_json, read_run_info, write_json
 from heatsmooth.training.loop import accelerator
-from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
+from heatsmooth.workflows.inputs import Images, Network, left_out
 
 CALIBRATION_FILE = "calibration.json"
 RADII_FILE = "one_pass.jsonl"
@@ -54,18 +53,17 @@ def settings_of(made: dict[str, Any], directory: Path) -> Settings:
 
 def calibrate_run(
     *,
-    source: Path,
+    network: Network,
     certificates: Path,
     epsilon: float,
     out: Path,
     held_out: Path | None = None,
     seed: int = 0,
-    **model: Any,
 ) -> dict[str, Any]:
     """Learn a one-pass radius from certified images and store it with the model in ``out``."""
     settings = certified_run(certificates, "--certificates")
-    network = load_model(source, **model)
-    found = model_hash(network)
+    model = network.load()
+    found = model_hash(model)
     require(
         found == settings["model"],
         f"--certificates {certificates}: expected those of the model {found}, got those of {settings['model']}; "
@@ -83,13 +81,10 @@ def calibrate_run(
         data=settings["data"],
     )
     identity = {"model": found, "certificate": made, "data": settings["data"], "epsilon": epsilon, "seed": seed}
-    run = Run(out, "calibrate", identity)
-    try:
-        save(network, out / WEIGHTS_FILE)
+    with Run(out, "calibrate", identity) as run:
+        save(model, out / WEIGHTS_FILE)
         write_json(out / CALIBRATION_FILE, calibration.to_json())
         run.update(status="done", model_hash=found)
-    finally:
-        run.close()
     facts = {
         "command": "calibrate",
         "out": str(out),
@@ -123,48 +118,32 @@ def read_calibration(source: Path, network: Classifier) -> Calibration | None:
 
 def one_pass_run(
     *,
-    data: str,
-    source: Path,
+    network: Network,
+    images: Images,
     out: Path,
-    images: int | None = None,
-    stride: int = 1,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
     device: str | None = None,
     batch_size: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Class and calibrated radius of each image from one forward pass, into ``out``/one_pass.jsonl."""
-    chosen = images_for(
-        data,
-        "test",
-        source=source,
-        data_root=data_root,
-        image_size=image_size,
-        reading=reading,
-        stride=stride,
-        images=images,
-        progress=progress,
-    )
-    network = load_model(source)
-    calibration = read_calibration(source, network)
+    chosen = images.load(network.side, progress=progress)
+    model = network.load()
+    calibration = read_calibration(network.source, model)
     require(
         calibration is not None,
-        f"--one-pass: expected a calibrated model in {source}, got none; run heatsmooth calibrate",
+        f"--one-pass: expected a calibrated model in {network.source}, got none; run heatsmooth calibrate",
     )
     assert calibration is not None
     place = accelerator(device).device
-    network.to(place)
-    chosen.check_classes(count_classes(network, chosen.images(torch.arange(1)).to(place)))
-    identity = {"data": chosen.describe(), "model": model_hash(network), "calibration": calibration.to_json()}
-    run = Run(out, "one-pass", identity)
+    model.to(place)
+    chosen.check_classes(count_classes(model, chosen.images(torch.arange(1)).to(place)))
+    identity = {"data": chosen.describe(), "model": model_hash(model), "calibration": calibration.to_json()}
     rows: list[dict[str, Any]] = []
-    try:
+    with Run(out, "one-pass", identity) as run:
         with Records(out / RADII_FILE) as records, torch.inference_mode():
             records.keep(lambda _: False)
             for positions in torch.arange(len(chosen)).split(batch_size or 200):
-                probabilities = network(chosen.images(positions).to(place)).softmax(1).cpu()
+                probabilities = model(chosen.images(positions).to(place)).softmax(1).cpu()
                 labels = chosen.labels_at(positions)
                 for i, radius in enumerate(calibration.radius(probabilities)):
                     row = {
@@ -180,8 +159,6 @@ def one_pass_run(
                     rows.append(row)
                 progress("one pass", len(rows), len(chosen))
         run.update(status="done", model_hash=identity["model"])
-    finally:
-        run.close()
     facts = {
         "command": "certify",
         "out": str(out),

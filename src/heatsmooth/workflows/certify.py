@@ -15,13 +15,12 @@ from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.data.folder import read_image
 from heatsmooth.errors import require
 from heatsmooth.models import count_classes, device_of, for_inference, model_hash
-from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import certified_run, read_calibration, settings_of
-from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
+from heatsmooth.workflows.inputs import IMAGE_SIZE, Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of
 
 SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -29,62 +28,40 @@ SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 
 def certify_run(
     *,
-    data: str,
-    source: Path,
+    network: Network,
+    images: Images,
     settings: Settings,
     out: Path,
-    images: int | None = None,
-    stride: int = 1,
     shard: tuple[int, int] = (1, 1),
     means: bool = False,
     compiled: bool = False,
     log: Path | None = None,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
-    model: str | None = None,
-    classes: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
     batch_size: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
     """Certify images, or this shard's part of them, into ``out``; a summary, or None in a process that follows."""
-    chosen = images_for(
-        data,
-        "test",
-        source=source,
-        model=model,
-        data_root=data_root,
-        image_size=image_size,
-        reading=reading,
-        stride=stride,
-        images=images,
-        progress=progress,
-    )
-    count = classes or chosen.classes or 10
-    network = load_model(source, model=model, classes=count, channels=chosen.shape[0], mean=mean, std=std)
+    chosen = images.load(network.side, progress=progress)
+    model = network.load(chosen)
     processes = accelerator(device)
-    network.to(processes.device)
+    model.to(processes.device)
     shard, part = share_of(processes, shard)
     identity = {
         "data": chosen.describe(),
-        "model": model_hash(network),
+        "model": model_hash(model),
         "certificate": asdict(settings),
         "means": means,
         "compiled": compiled,
         "chunk": CHUNK,
         "seed": seed,
     }
-    run = Run(out, "certify", identity, part=part)
-    try:
+    with Run(out, "certify", identity, part=part) as run:
         known = {record["index"]: record for record in read_certificates(out)}
         mine = range(shard[0] - 1, len(chosen), shard[1])
         todo = [position for position in mine if int(chosen.indices[position]) not in known]
         found = certify_each(
-            network,
+            model,
             chosen,
             settings,
             seed=seed,
@@ -100,8 +77,6 @@ def certify_run(
             for record in found:
                 records.append(record)
         run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
-    finally:
-        run.close()
     processes.wait_for_everyone()
     if not processes.is_main_process:
         return None
@@ -123,13 +98,13 @@ def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, lo
     settings = replace(settings_of(made, source), **changes)
     found = [certificate(record, settings) for record in read_certificates(source)]
     if out is not None:
-        run = Run(out, "certify", made | {"certificate": asdict(settings), "counts": str(source.resolve())})
-        with Records(out / "certificates.jsonl") as records:
-            records.keep(lambda _: False)
-            for record in found:
-                records.append(record)
-        run.update(status="done", model_hash=made["model"])
-        run.close()
+        identity = made | {"certificate": asdict(settings), "counts": str(source.resolve())}
+        with Run(out, "certify", identity) as run:
+            with Records(out / "certificates.jsonl") as records:
+                records.keep(lambda _: False)
+                for record in found:
+                    records.append(record)
+            run.update(status="done", model_hash=made["model"])
     if log is not None:
         write_log(found, log)
     asked = made["data"]["images"]
@@ -165,16 +140,11 @@ def summary(records: list[dict[str, Any]], settings: Settings) -> dict[str, Any]
 
 def predict_images(
     *,
-    source: Path,
+    network: Network,
     files: list[Path],
     sigma: float | None = None,
     noise_samples: int = 0,
     alpha: float = 0.001,
-    image_size: int | None = None,
-    model: str | None = None,
-    classes: int = 10,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
     batch_size: int | None = None,
@@ -184,15 +154,14 @@ def predict_images(
     With ``noise_samples``: Cohen's PREDICT, the class of the averaged network or an abstention, wrong with
     probability at most ``alpha``.
     """
-    network = load_model(source, model=model, classes=classes, mean=mean, std=std)
-    network.to(accelerator(device).device)
-    size = image_size or network.spec.size or 224
-    pixels = [torch.from_numpy(read_image(file, size, channels=network.spec.channels)) for file in files]
+    model = network.load().to(accelerator(device).device)
+    size = network.size or model.spec.size or IMAGE_SIZE
+    pixels = [torch.from_numpy(read_image(file, size, channels=model.spec.channels)) for file in files]
     images = torch.stack(pixels).to(torch.float32) / 255
-    on_device = images.to(device_of(network))
-    count = count_classes(network, on_device)
+    on_device = images.to(device_of(model))
+    count = count_classes(model, on_device)
     with torch.inference_mode():
-        probabilities = network(on_device).softmax(1).cpu()
+        probabilities = model(on_device).softmax(1).cpu()
     rows: list[dict[str, Any]] = []
     for file, row in zip(files, probabilities, strict=True):
         rows.append(
@@ -202,14 +171,14 @@ def predict_images(
         require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
         for facts, radius in zip(rows, l_bound(probabilities, sigma=sigma), strict=True):
             facts |= {"l_bound": round_down(float(radius), 4), "basis": L_BOUND_BASIS}
-    calibration = read_calibration(source, network)
+    calibration = read_calibration(network.source, model)
     if calibration is not None:
         for facts, radius in zip(rows, calibration.radius(probabilities), strict=True):
             facts |= {"one_pass_radius": round_down(float(radius), 4), "one_pass_basis": calibration.basis}
     if noise_samples:
         require(sigma is not None, "--noise-samples: expected --sigma beside it, got none; name the noise")
         assert sigma is not None
-        fast = for_inference(network, on_device[:CHUNK])
+        fast = for_inference(model, on_device[:CHUNK])
         sampler = Sampler(fast, sigma=sigma, classes=count, seed=seed, batch_size=batch_size)
         jobs = (Job(i, image, drawing("prediction", noise_samples)) for i, image in enumerate(images))
         for job, tally in sampler.run(jobs):

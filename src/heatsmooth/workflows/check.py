@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,11 @@ from heatsmooth.data import ImageSet
 from heatsmooth.errors import InputError, require
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import Classifier, check_gradient, check_independence, count_classes, device_of, evaluating
-from heatsmooth.models import load as load_model
 from heatsmooth.models.inference import folded
 from heatsmooth.models.program import PROGRAM
 from heatsmooth.progress import Progress, silent
 from heatsmooth.training.loop import accelerator
-from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out
+from heatsmooth.workflows.inputs import Images, Network, left_out
 
 SIZES = (32, 28, 224, 64, 96, 128, 256, 299, 384)
 """Sides tried, in this order, where the network does not say what it takes."""
@@ -41,45 +39,24 @@ RIVALS = {
 
 def check_run(
     *,
-    source: Path,
-    data: str | None = None,
+    network: Network,
+    images: Images | None = None,
+    tried: int = 200,
     sigma: float = 0.25,
-    images: int = 200,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
-    model: str | None = None,
-    classes: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """What was understood, as facts, and ``warnings``; with ``data``, also how the network does on some of it."""
+    """What was understood, as facts, and ``warnings``; with ``images``, also how it does on ``tried`` of them."""
     require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
-    chosen = None
-    if data is not None:
-        chosen = images_for(
-            data,
-            "test",
-            source=source,
-            model=model,
-            data_root=data_root,
-            image_size=image_size,
-            reading=reading,
-            progress=progress,
-        ).sampled(images)
-    known = classes or (chosen.classes if chosen else None) or 10
-    channels = 3 if chosen is None else chosen.shape[0]
-    network = load_model(source, model=model, classes=known, channels=channels, mean=mean, std=std)
-    network.to(accelerator(device).device)
-    examples = _examples(network, chosen, image_size).to(device_of(network))
-    facts, warnings = inspect(network, examples)
-    facts = {"command": "check", "from": str(source), **facts}
-    if chosen is not None:
-        found, more = try_out(network, chosen, sigma=sigma, seed=seed, progress=progress)
-        facts |= {"data": data, **found, **left_out(chosen)}
+    chosen = None if images is None else images.load(network.side, progress=progress).sampled(tried)
+    model = network.load(chosen).to(accelerator(device).device)
+    examples = _examples(model, chosen, network.size).to(device_of(model))
+    facts, warnings = inspect(model, examples)
+    facts = {"command": "check", "from": str(network.source), **facts}
+    if images is not None and chosen is not None:
+        found, more = try_out(model, chosen, sigma=sigma, seed=seed, progress=progress)
+        facts |= {"data": images.data, **found, **left_out(chosen)}
         warnings += more
     return facts | {"warnings": warnings}
 

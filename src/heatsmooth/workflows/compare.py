@@ -13,9 +13,7 @@ import torch
 from heatsmooth.auditing import Audit
 from heatsmooth.certification.certificates import Settings
 from heatsmooth.certification.radii import l_bound
-from heatsmooth.data import ImageSet, load
 from heatsmooth.errors import InputError, require
-from heatsmooth.models import load as load_model
 from heatsmooth.models import save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
@@ -24,6 +22,7 @@ from heatsmooth.runs import read_json, write_json
 from heatsmooth.workflows.attack import Attack, attack_run
 from heatsmooth.workflows.audit import audit_run
 from heatsmooth.workflows.certify import certify_run, recompute_run
+from heatsmooth.workflows.inputs import Images, Network
 from heatsmooth.workflows.recipes import RECIPES, Given, Method, Recipe, Smoothed, Trained
 from heatsmooth.workflows.timing import inference_times
 from heatsmooth.workflows.training import smooth_run, train_run
@@ -45,8 +44,8 @@ class Kitchen:
     out: Path
     seed: int
     data_root: Path | None = None
-    network: dict[str, Any] | None = None
-    """``source`` of the network that is brought, and ``model``, ``classes``, ``mean``, ``std`` if it needs them."""
+    network: Network | None = None
+    """The network that is brought."""
     device: str | None = None
     progress: Progress = silent
 
@@ -58,18 +57,22 @@ class Kitchen:
     @property
     def common(self) -> dict[str, Any]:
         """Arguments that every stage takes."""
-        shared = {"data": self.recipe.data, "data_root": self.data_root, "image_size": self.recipe.image_size}
-        return shared | {"seed": self.seed, "device": self.device, "progress": self.progress}
+        return {"seed": self.seed, "device": self.device, "progress": self.progress}
 
     @property
-    def named(self) -> dict[str, Any]:
-        """The name of a network that is brought: code is imported only where it is named."""
-        return {"model": (self.network or {}).get("model")}
+    def images(self) -> Images:
+        """All images of the recipe."""
+        return Images(self.recipe.data, self.data_root)
 
-    def test_images(self, wanted: int) -> tuple[ImageSet, dict[str, Any]]:
-        """The test images, and ``stride`` and ``images`` that spread so many of them evenly."""
-        whole = load(self.recipe.data, "test", root=self.data_root, image_size=self.recipe.image_size)
-        return whole, {"stride": max(1, len(whole) // wanted), "images": wanted}
+    def spread(self, wanted: int) -> Images:
+        """So many of the test images, evenly spread."""
+        whole = self.images.load(self.recipe.image_size)
+        return replace(self.images, stride=max(1, len(whole) // wanted), count=wanted)
+
+    def made(self, name: str) -> Network:
+        """The network of a method. A brought one keeps its ``model``: code is imported only where it is named."""
+        model = None if self.network is None else self.network.model
+        return Network(self.place / name, model, size=self.recipe.image_size)
 
     def stages(self) -> Iterator[Stage]:
         """All stages, in an order in which each finds what it needs."""
@@ -87,40 +90,38 @@ class Kitchen:
 
     def _make(self, name: str, method: Method) -> None:
         """The network of a method, in a run directory."""
-        common, out, limit = self.common, self.place / name, self.recipe.limit_train
+        out, shared = self.place / name, self.common | {"limit_train": self.recipe.limit_train}
         if isinstance(method, Given):
+            assert self.network is not None  # chosen_recipe refuses to go without
             if not (out / WEIGHTS_FILE).exists():
                 out.mkdir(parents=True, exist_ok=True)
-                save(load_model(**(self.network or {})), out / WEIGHTS_FILE)
+                save(self.network.load(), out / WEIGHTS_FILE)
         elif isinstance(method, Trained):
             train_run(
+                images=self.images,
+                image_size=self.recipe.image_size,
                 out=out,
                 model=self.recipe.model,
                 choices=method.choices,
                 plan=method.plan,
-                limit_train=limit,
-                **common,
+                **shared,
             )
         else:
             smooth_run(
-                source=self.place / method.start,
+                network=self.made(method.start),
+                images=self.images,
                 sigma=self.recipe.sigma,
                 out=out,
                 preset=method.preset,
                 changes=method.changes,
-                limit_train=limit,
-                **self.named,
-                **common,
+                **shared,
             )
 
     def _certify(self, name: str, method: Method) -> None:
         class_from = "noise" if method.stochastic else "clean"
         settings = Settings(self.recipe.sigma, n=self.recipe.n, n0=self.recipe.n0, class_from=class_from)  # type: ignore[arg-type]
-        spread = self.test_images(self.recipe.certified)[1]
-        out = self.place / f"{name}-certified"
-        certify_run(
-            source=self.place / name, settings=settings, out=out, means=True, **spread, **self.named, **self.common
-        )
+        images, out = self.spread(self.recipe.certified), self.place / f"{name}-certified"
+        certify_run(network=self.made(name), images=images, settings=settings, out=out, means=True, **self.common)
 
     def _recertify(self, name: str) -> None:
         certified, out = self.place / f"{name}-certified", self.place / f"{name}-top-{self.recipe.top_k}"
@@ -136,17 +137,16 @@ class Kitchen:
             top_k=self.recipe.top_k if self.recipe.top_k == 5 else 1,
             **(averaged if method.stochastic else {}),  # type: ignore[arg-type]
         )
-        spread = self.test_images(self.recipe.attacked)[1]
-        out = self.place / f"{name}-{kind}"
-        attack_run(source=self.place / name, attack=attack, out=out, **spread, **self.named, **self.common)
+        images, out = self.spread(self.recipe.attacked), self.place / f"{name}-{kind}"
+        attack_run(network=self.made(name), images=images, attack=attack, out=out, **self.common)
 
     def _time(self, name: str) -> None:
         file = self.place / f"{name}-timed" / "timing.json"
         if file.exists():
             return
-        whole, _ = self.test_images(1)
+        whole = self.images.load(self.recipe.image_size)
         found = inference_times(
-            load_model(self.place / name, **self.named),
+            self.made(name).load(),
             whole.images(torch.arange(min(20, len(whole)))),
             sigma=self.recipe.sigma,
             samples=self.recipe.noise_samples,
@@ -156,14 +156,12 @@ class Kitchen:
         write_json(file, found)
 
     def _audit(self, name: str, method: Smoothed) -> None:
-        spread = self.test_images(self.recipe.audited)[1]
         audit_run(
-            source=self.place / name,
+            network=self.made(name),
+            images=self.spread(self.recipe.audited),
             teacher=self.place / method.start,
             how=Audit(self.recipe.sigma, n=min(1000, self.recipe.n), steps=self.recipe.steps),
             out=self.place / f"{name}-audited",
-            **spread,
-            **self.named,
             **self.common,
         )
 
@@ -197,7 +195,7 @@ def compare_run(
     out: Path,
     seeds: tuple[int, ...] = (0,),
     data_root: Path | None = None,
-    network: dict[str, Any] | None = None,
+    network: Network | None = None,
     device: str | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -278,11 +276,11 @@ def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def brought(source: Path | None, **facts: Any) -> dict[str, Any] | None:
-    """What ``load_model`` takes, if the user brings a network."""
+def brought(source: Path | None, **facts: Any) -> Network | None:
+    """The network of the user, if there is one; ``facts``: the other fields of ``Network``."""
     if source is None:
         given = [name for name, value in facts.items() if value is not None]
         if given:
             raise InputError(f"--{given[0]}: expected --from beside it, got none; name the weights")
         return None
-    return {"source": source, **facts}
+    return Network(source, **facts)

@@ -1,7 +1,6 @@
 """``certify --estimate``: what a run will cost, from a second or two of it."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +8,9 @@ import torch
 from heatsmooth.certification.certificates import Settings, prepared
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure
 from heatsmooth.errors import require
-from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.training.loop import accelerator
-from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for
+from heatsmooth.workflows.inputs import Images, Network
 
 MEASURED_SECONDS = 2.0
 WARM_UP_SECONDS = 0.5
@@ -20,21 +18,12 @@ WARM_UP_SECONDS = 0.5
 
 def estimate_run(
     *,
-    data: str,
-    source: Path,
+    network: Network,
+    images: Images,
     settings: Settings,
-    images: int | None = None,
-    stride: int = 1,
     shards: int = 1,
     throughput: float | None = None,
     compiled: bool = False,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
-    model: str | None = None,
-    classes: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
     seed: int = 0,
     device: str | None = None,
     batch_size: int | None = None,
@@ -46,23 +35,10 @@ def estimate_run(
     most: the least is one chunk of draws for each image.
     """
     require(throughput is None or throughput > 0, f"--throughput: expected a positive number, got {throughput}")
-    chosen = images_for(
-        data,
-        "test",
-        source=source,
-        model=model,
-        data_root=data_root,
-        image_size=image_size,
-        reading=reading,
-        stride=stride,
-        images=images,
-        progress=progress,
-    )
-    known = classes or chosen.classes or 10
-    network = load_model(source, model=model, classes=known, channels=chosen.shape[0], mean=mean, std=std)
-    network.to(accelerator(device).device)
+    chosen = images.load(network.side, progress=progress)
+    model = network.load(chosen).to(accelerator(device).device)
     first = chosen.images(torch.arange(min(4, len(chosen))))
-    sampler = prepared(network, chosen, settings, first, seed=seed, batch_size=batch_size, compiled=compiled)
+    sampler = prepared(model, chosen, settings, first, seed=seed, batch_size=batch_size, compiled=compiled)
     image = first[0]
     list(sampler.run([Job(0, image, _until(time.monotonic() + WARM_UP_SECONDS, sampler.batch_size))]))
     before, begin = sampler.samples, time.monotonic()

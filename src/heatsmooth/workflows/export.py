@@ -5,51 +5,40 @@ from typing import Any
 
 import torch
 
-from heatsmooth.data import load
 from heatsmooth.errors import require
 from heatsmooth.export import export_onnx
-from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 from heatsmooth.workflows.calibrate import read_calibration
+from heatsmooth.workflows.inputs import IMAGE_SIZE, Images, Network
 
 
 def export_run(
     *,
-    source: Path,
+    network: Network,
+    images: Images | None = None,
     sigma: float,
     out: Path,
-    data: str | None = None,
-    images: int = 200,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    model: str | None = None,
-    classes: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Write the network of ``source``, with its calibration if it has one, to ``out``; a summary.
+    """Write the network, with its calibration if it has one, to ``out``; a summary.
 
-    The file is checked on random images and, with ``data``, on the first ``images`` of its test images.
+    The file is checked on random images and on ``images``, if there are any.
     """
     require(not out.is_dir(), f"--out {out}: expected a file to write, got a directory; name it, as model.onnx")
-    chosen = None
-    if data is not None:
-        chosen = load(data, "test", root=data_root, image_size=image_size or 224, progress=progress).strided(1, images)
-    channels, known = (3, None) if chosen is None else (chosen.shape[0], chosen.classes)
-    network = load_model(source, model=model, classes=classes or known or 10, channels=channels, mean=mean, std=std)
+    chosen = None if images is None else images.load(network.size or IMAGE_SIZE, progress=progress)
+    model = network.load(chosen)
     if chosen is None:
-        size = image_size or network.spec.size or 224
-        shown = torch.empty(0, network.spec.channels, size, size)
+        size = network.size or model.spec.size or IMAGE_SIZE
+        shown = torch.empty(0, model.spec.channels, size, size)
     else:
         shown = chosen.images(torch.arange(len(chosen)))
     exported = export_onnx(
-        network,
+        model,
         out,
         shown,
         sigma=sigma,
-        calibration=read_calibration(source, network),
-        facts={"architecture": network.spec.architecture},
+        calibration=read_calibration(network.source, model),
+        facts={"architecture": model.spec.architecture},
         progress=progress,
     )
     return {

@@ -1,4 +1,4 @@
-"""The images of a command, at the size its network takes."""
+"""What nearly every command is given: a network and images, as the user names them, and loaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any
 from heatsmooth.data import ImageSet, ImageStream, load, open_stream
 from heatsmooth.data.sources import Split
 from heatsmooth.errors import require
-from heatsmooth.models import recorded_spec
+from heatsmooth.models import Classifier, recorded_spec
+from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 
 IMAGE_SIZE = 224
@@ -15,56 +16,65 @@ IMAGE_SIZE = 224
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How image files are read."""
+class Network:
+    """Which network: ``source``, and what the user says of it beside."""
 
+    source: Path
+    """A run directory, a file of weights, ``hf:NAME`` or ``package.module:callable``."""
+    model: str | None = None
+    classes: int | None = None
+    """Of a built-in network whose weights do not say; by default as many as the images have."""
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    size: int | None = None
+    """Side of the images it is given; by default what it records."""
+
+    @property
+    def side(self) -> int:
+        """The side of encoded images: as asked, as the network records, or 224."""
+        if self.size is not None:
+            return self.size
+        spec = recorded_spec(self.source, self.model)
+        return (spec.size if spec else None) or IMAGE_SIZE
+
+    def load(self, images: ImageSet | ImageStream | None = None) -> Classifier:
+        """The network, in evaluation mode, on the CPU; what nobody says of a built-in one is as ``images`` need it."""
+        known = images.classes if isinstance(images, ImageSet) else None
+        return load_model(
+            self.source,
+            model=self.model,
+            classes=self.classes or known or 10,
+            channels=3 if images is None else images.shape[0],
+            mean=self.mean,
+            std=self.std,
+        )
+
+
+@dataclass(frozen=True)
+class Images:
+    """Which images: every ``stride``-th of ``data``, at most ``count``, and how their files are read."""
+
+    data: str
+    root: Path | None = None
     class_index: Path | None = None
     """The classes of the images or folders of an ``imagefolder``."""
     skip_broken: bool = False
     """Leave out images that cannot be read, after a search for them; otherwise the first is an error."""
-    stream: bool = False
-    """Read ``hf:`` images one after another, never all at once; for ``smooth``."""
+    stride: int = 1
+    count: int | None = None
 
+    def load(
+        self, side: int, split: Split = "test", *, limit: int | None = None, progress: Progress = silent
+    ) -> ImageSet:
+        """The images, encoded ones cropped to ``side``; with ``limit``, chosen from a fixed subset of so many."""
+        found = load(self.data, split, root=self.root, image_size=side, class_index=self.class_index, progress=progress)
+        chosen = found.sampled(limit).strided(self.stride, self.count)
+        return chosen.readable(progress) if self.skip_broken else chosen
 
-PLAINLY = Reading()
-
-
-def images_for(
-    data: str,
-    split: Split,
-    *,
-    source: Path | None = None,
-    model: str | None = None,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
-    stride: int = 1,
-    images: int | None = None,
-    limit: int | None = None,
-    progress: Progress = silent,
-) -> ImageSet:
-    """The images ``data`` names: every ``stride``-th, at most ``images``, or a fixed subset of ``limit``.
-
-    Encoded images are cropped to ``image_size``, else to the size the network of ``source`` records.
-    """
-    side = side_for(image_size, source, model)
-    found = load(data, split, root=data_root, image_size=side, class_index=reading.class_index, progress=progress)
-    chosen = found.sampled(limit).strided(stride, images)
-    return chosen.readable(progress) if reading.skip_broken else chosen
-
-
-def stream_for(
-    data: str, *, source: Path, model: str | None, data_root: Path | None, image_size: int | None, limit: int | None
-) -> ImageStream:
-    """The training images of ``hf:NAME`` as a stream, ``limit`` of them an epoch."""
-    require(data.startswith("hf:"), f"--stream: expected --data hf:NAME, got {data}; leave --stream out")
-    return open_stream(data, side_for(image_size, source, model), count=limit, cache=data_root)
-
-
-def side_for(image_size: int | None, source: Path | None, model: str | None) -> int:
-    """The side of encoded images: as asked, as the network records, or 224."""
-    spec = recorded_spec(source, model) if image_size is None and source is not None else None
-    return image_size if image_size is not None else (spec.size if spec else None) or IMAGE_SIZE
+    def stream(self, side: int, *, limit: int | None) -> ImageStream:
+        """The training images of ``hf:NAME``, read one after another, ``limit`` of them an epoch."""
+        require(self.data.startswith("hf:"), f"--stream: expected --data hf:NAME, got {self.data}; leave --stream out")
+        return open_stream(self.data, side, count=limit, cache=self.root)
 
 
 def left_out(images: ImageSet) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """``train`` and ``smooth`` in a run directory."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,6 @@ from accelerate import Accelerator
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import Classifier, NetworkSpec, build, count_classes, model_hash, save
-from heatsmooth.models import load as load_model
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.models.program import refuse_program
 from heatsmooth.noise import mixed_seed
@@ -19,7 +19,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run
 from heatsmooth.training import Baseline, Plan, preset, smooth, train
 from heatsmooth.training.loop import STATE_FILE, accelerator
-from heatsmooth.workflows.inputs import PLAINLY, Reading, images_for, left_out, stream_for
+from heatsmooth.workflows.inputs import IMAGE_SIZE, Images, Network, left_out
 
 TESTED = 10_000
 """At most this many test images measure the accuracy at the end of a training."""
@@ -27,14 +27,12 @@ TESTED = 10_000
 
 def train_run(
     *,
-    data: str,
+    images: Images,
     out: Path,
     model: str = "small",
+    image_size: int | None = None,
     choices: Baseline,
     plan: Plan,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
     limit_train: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
@@ -45,14 +43,12 @@ def train_run(
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
     """Train a network with labels and leave it in ``out``; a summary, or None in a process that does not lead."""
-    where: dict[str, Any] = {"data_root": data_root, "image_size": image_size, "reading": reading, "progress": progress}
-    images = images_for(data, "train", limit=limit_train, **where)
-    test = images_for(data, "test", images=TESTED, **where)
-    found_mean, found_std = images.statistics()
-    classes = int(images.known_labels().max()) + 1
-    spec = NetworkSpec(model, classes, images.shape[0], mean or found_mean, std or found_std, images.shape[1])
+    chosen, test = _sets(images, IMAGE_SIZE if image_size is None else image_size, limit_train, progress)
+    found_mean, found_std = chosen.statistics()
+    classes = int(chosen.known_labels().max()) + 1
+    spec = NetworkSpec(model, classes, chosen.shape[0], mean or found_mean, std or found_std, chosen.shape[1])
     settings = {
-        "data": images.describe(),
+        "data": chosen.describe(),
         "network": spec.describe(),
         "choices": asdict(choices),
         "plan": plan.describe(),
@@ -62,10 +58,10 @@ def train_run(
     def work() -> Classifier:
         torch.manual_seed(mixed_seed(seed, "weights"))
         network = build(spec)
-        _check_fit(network, images, test)
+        _check_fit(network, chosen, test)
         trained = train(
             network,
-            images,
+            chosen,
             choices=choices,
             plan=plan,
             seed=seed,
@@ -85,44 +81,37 @@ def train_run(
 
 def smooth_run(
     *,
-    data: str,
-    source: Path,
+    network: Network,
+    images: Images,
     sigma: float,
     out: Path,
     preset: str = "bootcamp",
     changes: dict[str, Any] | None = None,
-    data_root: Path | None = None,
-    image_size: int | None = None,
-    reading: Reading = PLAINLY,
     limit_train: int | None = None,
-    model: str | None = None,
-    classes: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
+    stream: bool = False,
     seed: int = 0,
     device: str | None = None,
     checkpoint_seconds: float = 30.0,
     log_every: int = 10,
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
-    """Smooth the network of ``source`` without labels into ``out``; a summary, or None in a process that follows."""
+    """Smooth the network without labels into ``out``; a summary, or None in a process that follows.
+
+    ``stream``: read ``hf:`` images one after another, never all at once; nothing is measured at the end.
+    """
     heat, plan = _preset(preset, sigma, **(changes or {}))
-    where: dict[str, Any] = {"source": source, "model": model, "data_root": data_root, "image_size": image_size}
-    images: ImageSet | ImageStream
-    if reading.stream:
-        images, test = stream_for(data, limit=limit_train, **where), None
-        known = classes or 10
+    chosen: ImageSet | ImageStream
+    if stream:
+        chosen, test = images.stream(network.side, limit=limit_train), None
+        teacher = network.load(chosen)
     else:
-        where |= {"reading": reading, "progress": progress}
-        images = images_for(data, "train", limit=limit_train, **where)
-        test = images_for(data, "test", images=TESTED, **where)
-        known = classes or images.classes or 10
-        images = images.without_labels()
-    teacher = load_model(source, model=model, classes=known, channels=images.shape[0], mean=mean, std=std)
+        labelled, test = _sets(images, network.side, limit_train, progress)
+        teacher = network.load(labelled)
+        chosen = labelled.without_labels()
     refuse_program(teacher)
-    _check_fit(teacher, images, *([] if test is None else [test]))
+    _check_fit(teacher, chosen, *([] if test is None else [test]))
     settings = {
-        "data": images.describe(),
+        "data": chosen.describe(),
         "teacher": model_hash(teacher),
         "preset": preset,
         "heat": asdict(heat),
@@ -133,7 +122,7 @@ def smooth_run(
     def work() -> Classifier:
         smoothed = smooth(
             teacher,
-            images,
+            chosen,
             sigma=sigma,
             preset=preset,
             seed=seed,
@@ -146,12 +135,12 @@ def smooth_run(
         )
         return cast("Classifier", smoothed)
 
-    def measure(network: Classifier) -> dict[str, Any]:
+    def measure(smoothed: Classifier) -> dict[str, Any]:
         facts = {"sigma": sigma} | ({} if test is None else left_out(test))
         if test is None or test.labels is None:
             return facts
         before = _accuracies(teacher, test, sigma, seed, progress)
-        after = _accuracies(network, test, sigma, seed, progress)
+        after = _accuracies(smoothed, test, sigma, seed, progress)
         teachers = {f"teacher_{name}": value for name, value in before.items() if name.startswith("accuracy")}
         return {**facts, "preset": preset, **after, **teachers}
 
@@ -159,6 +148,12 @@ def smooth_run(
 
 
 _preset = preset
+
+
+def _sets(images: Images, side: int, limit: int | None, progress: Progress) -> tuple[ImageSet, ImageSet]:
+    """The images to train on, a fixed subset of ``limit``, and those to test on."""
+    test = replace(images, count=TESTED)
+    return images.load(side, "train", limit=limit, progress=progress), test.load(side, progress=progress)
 
 
 def _check_fit(network: Classifier, *sets: ImageSet | ImageStream) -> None:
@@ -187,9 +182,8 @@ def _recorded(
 ) -> dict[str, Any] | None:
     """Do the work inside the run directory ``out``, unless it is done; only the leading process writes and answers."""
     processes = accelerator(device)
-    run = Run(out, command, settings) if processes.is_main_process else None
-    processes.wait_for_everyone()
-    try:
+    with Run(out, command, settings) if processes.is_main_process else nullcontext() as run:
+        processes.wait_for_everyone()
         if _is_done(run, processes):
             return None if run is None else _summary(run)
         network = work()
@@ -201,9 +195,6 @@ def _recorded(
         summary["seconds"] = run.info["seconds"]
         run.update(summary=summary)
         return _summary(run)
-    finally:
-        if run is not None:
-            run.close()
 
 
 def _summary(run: Run) -> dict[str, Any]:
