@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.certification.bounds import clopper_pearson_lower
-from heatsmooth.certification.certificates import Certificates, Settings, certify, certify_each
+from heatsmooth.certification.certificates import Certificates, certify, certify_each
 from heatsmooth.certification.radii import one_sided_radius
 from heatsmooth.certification.sampling import Job, Sampler, drawing
+from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.models import NetworkSpec, build, for_inference, load
 from heatsmooth.records import read_certificates

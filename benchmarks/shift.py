@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heatsmooth.calibrate import calibrate, coverage
-from heatsmooth.certification.certificates import Settings, certify_each
+from heatsmooth.certification.certificates import certify_each
+from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet, load
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import bar

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.auditing import audit
+from heatsmooth.auditing import audit, verdict
 from heatsmooth.cli import run
 from heatsmooth.data import ImageSet
 from heatsmooth.models import save
@@ -84,3 +84,32 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((tmp_path / "out/audit.json").read_text())["verdict"] == found["verdict"]
     assert run([*words.split(), "--steps", "0"]) == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("attacked", "violations", "broken", "slope", "kind", "says"),
+    [
+        (100, 0, 0, 0.9, "holds", "Nothing found against certificates of the average, nor against the L-bound."),
+        (100, 1, 0, 0.9, "caution", "1 certificates of the average were broken, no more than chance allows."),
+        (100, 5, 0, 0.9, "broken", "The statistical certificates are false"),
+        (0, 0, 0, 0.9, "caution", "There was no certificate of the average to test."),
+        (100, 0, 2, 0.9, "caution", "so its L-bound is false"),
+        (100, 0, 50, 0.9, "broken", "so its L-bound is false"),
+        (100, 0, 0, 6.0, "caution", "so its L-bound has no ground"),
+    ],
+)
+def test_the_verdict_says_what_was_found(
+    attacked: int, violations: int, broken: int, slope: float, kind: str, says: str
+) -> None:
+    found = verdict(
+        {
+            "images": 100,
+            "alpha": 0.001,
+            "average_attacks": {"attacked": attacked, "violations": violations, "expected_at_most": 0.2},
+            "network_attacks": {"inside_l_bound": {"broken": broken, "attacked": 100}},
+            "agreement": {"count": 100, "images": 100, "interval": [0.97, 1.0]},
+            "lipschitz": {"ratio": slope},
+        }
+    )
+    assert found["kind"] == kind
+    assert says in found["text"]

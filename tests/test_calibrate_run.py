@@ -1,6 +1,7 @@
 """``heatsmooth calibrate`` and what uses it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,10 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
     certify = f"certify --data fashion-mini --from {path}/network --sigma 0.25 --n 100 --n0 20 {common}"
     assert run(f"{certify} --stride 10 --out {path}/calibration".split()) == 0
     assert run(f"{certify} --stride 19 --images 60 --out {path}/held-out".split()) == 0
+    assert run(f"{certify} --images 20 --n-wrong 50 --out {path}/fewer".split()) == 0
+    shutil.copytree(path / "calibration", path / "unfinished")
+    lines = (path / "calibration/certificates.jsonl").read_text().splitlines(keepends=True)
+    (path / "unfinished/certificates.jsonl").write_text("".join(lines[:150]))
     return path
 
 
@@ -37,7 +42,7 @@ def test_a_model_is_calibrated_and_used(certified: Path, tmp_path: Path, capsys:
     assert found["images"] == 200
     assert found["subject"] == "average"
     assert found["basis"].startswith("conformal")
-    assert found["held_out"]["images"] == 60
+    assert found["held_out"]["images"] == 54  # of 60, as every tenth was calibrated on
     assert found["held_out"]["interval"][1] >= 0.9
     assert run(words.split()) == 0
     assert "held out:" in capsys.readouterr().out
@@ -47,7 +52,8 @@ def test_a_model_is_calibrated_and_used(certified: Path, tmp_path: Path, capsys:
     assert run([*one_pass.split(), "--out", str(tmp_path / "radii")]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["images"] == 200
-    assert 0 < summary["average_certified_radius"] < 0.6
+    assert 0 < summary["mean_claimed_radius"] < 0.6
+    assert "certified_accuracy" not in summary
     rows = [json.loads(line) for line in (tmp_path / "radii/one_pass.jsonl").read_text().splitlines()]
     assert {row["basis"] for row in rows} == {found["basis"]}
     Image.fromarray(load("fashion-mini", "test").raw(torch.arange(1))[0, 0].numpy()).save(tmp_path / "a.png")
@@ -69,6 +75,16 @@ def test_what_does_not_belong_together_is_refused(
         (f"--from {certified}/network --certificates {tmp_path}", "expected a 'certify' run, got none"),
         (f"--from {certified}/network --certificates {certified}/network", "expected a 'certify' run, got 'train'"),
         (f"--from {certified}/network --certificates {certified}/held-out --epsilon 0.001", "expected"),
+        (
+            f"--from {certified}/network --certificates {certified}/unfinished",
+            "expected certificates of all 200 images",
+        ),
+        (f"--from {certified}/network --certificates {certified}/fewer", "without --n-wrong"),
+        (
+            f"--from {certified}/network --certificates {certified}/calibration --epsilon 0.1 "
+            f"--held-out {certified}/calibration",
+            "expected images not calibrated on",
+        ),
     ):
         assert run(["calibrate", *words.split(), "--out", str(tmp_path / "x")]) == 2
         captured = capsys.readouterr()

@@ -497,3 +497,25 @@ def test_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
     assert caps["d"] is not None
     assert caps["e"] is not None
     assert caps["d"] < caps["a"], "stopping at any time costs something"
+
+
+def test_top_k_certificates_are_never_told_as_top_1(tmp_path: Path) -> None:
+    write_certificates(tmp_path / "a-top", "m", images=300, level=2.0, top_k=3)
+    build_report([tmp_path], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "to keep the right class among its 3 most probable for" in page
+    assert "keeps the label among its 3 most probable classes under every" in page
+    assert "to give the right class" not in page
+    write_certificates(tmp_path / "b", "m", images=300, level=1.0)
+    write_certificates(tmp_path / "aa", "m", images=300, level=0.1, adaptive=True)
+    found = read_sources([tmp_path]).certified("m")
+    assert found is not None
+    assert found.name == "b"
+    build_report([tmp_path], tmp_path / "report.html")
+    assert "keeps its class under every" in (tmp_path / "report.html").read_text()
+
+
+def test_bounds_on_false_certificates_are_rounded_up(tmp_path: Path) -> None:
+    write_certificates(tmp_path / "a", "m", images=1000, level=1.0)
+    build_report([tmp_path], tmp_path / "report.html")
+    assert "at most 0.8\N{NO-BREAK SPACE}% of the certificates are false" in (tmp_path / "report.html").read_text()

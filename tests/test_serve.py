@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatsmooth.certification.certificates import Settings
+from heatsmooth.certification.settings import Settings
 from heatsmooth.cli import run
 from heatsmooth.models import save
 from heatsmooth.serving import Server, Subject, server

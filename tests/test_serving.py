@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from heatsmooth.calibrate import Calibration
-from heatsmooth.certification.certificates import Settings, certify
+from heatsmooth.certification.certificates import certify
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Sampler, Tally
+from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError
 from heatsmooth.serving import Subject
 from heatsmooth.serving.limits import TokenBuckets, is_own_name

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from heatsmooth.attacks import GaussianAverage, ddn, pgd
 from heatsmooth.certification.bounds import clopper_pearson, clopper_pearson_lower, predict
-from heatsmooth.certification.certificates import Settings, certify_each
+from heatsmooth.certification.certificates import certify_each
 from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.errors import require
 from heatsmooth.models import count_classes, for_inference
@@ -25,6 +26,8 @@ from heatsmooth.progress import Progress, silent
 
 CONFIDENCE = 0.95
 """Of every interval in an audit."""
+SURE = 0.001
+"""How improbable broken certificates of the average must be by chance before the audit calls them false."""
 TOLERATED = 0.01
 """The share of images that may break inside their L-bound before the audit calls it broken."""
 SURVIVING = 0.99
@@ -173,7 +176,9 @@ def _attack_average(
         labels = torch.from_numpy(certified.classes[positions.numpy()]).to(device)
         eps = torch.from_numpy(certified.radii[positions.numpy()]).to(x)
         found = pgd(average, x, labels, eps=eps * (1 - 1e-6), steps=how.steps)
-        attacked |= dict(zip(positions.tolist(), found.images.cpu(), strict=True))
+        within = (found.images - x).flatten(1).double().norm(dim=1) < eps.double()
+        points = torch.where(within[:, None, None, None], found.images, x).cpu()  # rounding may step out
+        attacked |= dict(zip(positions.tolist(), points, strict=True))
         progress("attacking the average", first + len(positions), len(inside))
     sampler = Sampler(model, sigma=how.sigma, classes=certified.average.shape[1], seed=seed)
     jobs = (Job(position, image, _drawing("confirmation", how.n)) for position, image in attacked.items())
@@ -182,7 +187,8 @@ def _attack_average(
         other, abstain = predict(tally.counts[None], alpha=how.alpha)
         violations += bool(not abstain[0] and other[0] != certified.classes[job.index])
         progress("confirming", number, len(inside))
-    return {"attacked": len(inside), "violations": violations, "expected_at_most": 2 * how.alpha * len(inside)}
+    chances = len(images) + len(inside)  # of a false certificate, and of a false confirmation
+    return {"attacked": len(inside), "violations": violations, "expected_at_most": how.alpha * chances}
 
 
 def _mean_probabilities(
@@ -263,30 +269,33 @@ def verdict(found: dict[str, Any]) -> dict[str, str]:
     """In plain words, with the counts behind it."""
     average, network = found["average_attacks"], found["network_attacks"]["inside_l_bound"]
     agreement, slope = found["agreement"], found["lipschitz"]
-    certain = 1 - CONFIDENCE
-    false_average = (
-        average["attacked"]
-        and float(clopper_pearson_lower(average["violations"], average["attacked"], certain)) > 2 * found["alpha"]
-    )
-    false_bound = float(clopper_pearson_lower(network["broken"], network["attacked"], certain)) > TOLERATED
-    words = [
-        f"Average: {average['violations']} of {average['attacked']} certificates were broken by attack "
-        f"({average['expected_at_most']:.2g} may be)."
-    ]
-    words.append(
-        f"Network in one pass: {network['broken']} of {network['attacked']} predictions break inside their L-bound, "
-        f"slopes reach {slope['ratio']:.2g} times what it assumes; it agrees with its average on "
-        f"{agreement['count']} of {agreement['images']} images."
-    )
-    if false_average:
-        kind, conclusion = "broken", "The statistical certificates are false: do not use them."
-    elif false_bound:
-        kind, conclusion = (
-            "broken",
-            "The L-bound is false for this network at this σ; only the average's certificates hold.",
-        )
-    elif network["broken"] or slope["ratio"] > 1.01 or agreement["interval"][0] < AGREEING:
-        kind, conclusion = "caution", "The average's certificates hold; they carry over to one pass only in part."
+    attacked, violations, broken = average["attacked"], average["violations"], network["broken"]
+    beyond_chance = clopper_pearson_lower(violations, found["images"] + attacked, SURE) > found["alpha"]
+    if not attacked:
+        of_average = "There was no certificate of the average to test"
+    elif violations:
+        of_average = f"{violations} certificates of the average were broken, no more than chance allows"
     else:
-        kind, conclusion = "holds", "Nothing found against the certificates, nor against the L-bound."
-    return {"kind": kind, "text": " ".join([conclusion, *words])}
+        of_average = "Nothing found against certificates of the average"
+    if beyond_chance:
+        kind, conclusion = "broken", "The statistical certificates are false: do not use them."
+    elif broken or slope["ratio"] > 1.01:
+        many = clopper_pearson_lower(broken, network["attacked"], 1 - CONFIDENCE) > TOLERATED
+        verb = "is false" if broken else "has no ground"
+        kind = "broken" if many else "caution"
+        conclusion = f"{of_average}; the network is not an exact average at this σ, so its L-bound {verb}."
+    elif agreement["interval"][0] < AGREEING:
+        kind, conclusion = "caution", f"{of_average}; one pass may disagree with the average too often."
+    elif violations or not attacked:
+        kind, conclusion = "caution", f"{of_average}."
+    else:
+        kind, conclusion = "holds", f"{of_average}, nor against the L-bound."
+    words = [
+        conclusion,
+        f"Average: {violations} of {attacked} certificates were broken by attack "
+        f"({average['expected_at_most']:.2g} may be).",
+        f"Network in one pass: {broken} of {network['attacked']} predictions break inside their L-bound, "
+        f"slopes reach {slope['ratio']:.2g} times what it assumes; it agrees with its average on "
+        f"{agreement['count']} of {agreement['images']} images.",
+    ]
+    return {"kind": kind, "text": " ".join(words)}

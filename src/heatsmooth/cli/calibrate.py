@@ -14,16 +14,16 @@ def calibrate(
     source: o.Source,
     certificates: Annotated[Path, typer.Option(help="A 'certify' run of this model over calibration images.")],
     out: o.Out,
-    epsilon: Annotated[float, typer.Option(help="Share of new images whose radius may be too large.")] = 0.01,
+    epsilon: Annotated[float, typer.Option(help="Probability that a new image's radius is too large.")] = 0.01,
     held_out: Annotated[Path | None, typer.Option(help="Another 'certify' run, to measure the coverage on.")] = None,
     model: o.Model = None,
     seed: o.Seed = 0,
     as_json: o.Json = False,
 ) -> None:
-    """Learn a radius from one pass, right for at least 1−ε of new images like those certified.
+    """Learn a radius from one pass that is too large for a new image with probability at most ε, plus α.
 
-    The guarantee is marginal (over images, not for each), about the Gaussian average, and needs images like those of
-    the calibration set. `predict` and `certify --one-pass` use it.
+    The probability is over a new image and the calibration images, alike in kind; it is not for each image. The radius
+    is about the Gaussian average. `predict` and `certify --one-pass` use it.
 
     Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --out runs/calibrated
     """

@@ -40,8 +40,11 @@ def certify(
     top_k: Annotated[
         int | None, typer.Option(help="The label stays among the k most probable.", rich_help_panel=CERTIFICATE)
     ] = None,
+    n_wrong: Annotated[
+        int | None, typer.Option(help="Fewer draws where the class is not the label.", rich_help_panel=CERTIFICATE)
+    ] = None,
     means: Annotated[
-        bool, typer.Option("--means", help="Also record mean probabilities.", rich_help_panel=CERTIFICATE)
+        bool, typer.Option("--means", help="Also record mean probabilities.", rich_help_panel=o.RUNNING)
     ] = False,
     recompute: Annotated[
         Path | None,
@@ -57,7 +60,7 @@ def certify(
         bool, typer.Option("--estimate", help="Only say what the run would cost.", rich_help_panel=CERTIFICATE)
     ] = False,
     throughput: Annotated[
-        float | None, typer.Option(help="Samples a second of the machine in mind.", rich_help_panel=CERTIFICATE)
+        float | None, typer.Option(help="Samples a second of the machine in mind.", rich_help_panel=o.RUNNING)
     ] = None,
     images: o.Count = None,
     stride: o.Stride = 1,
@@ -83,7 +86,7 @@ def certify(
 
     Example: heatsmooth certify --data fashion-mini --from runs/smoothed --sigma 0.25 --images 100 --out runs/certified
     """
-    from heatsmooth.certification.certificates import Settings
+    from heatsmooth.certification.settings import Settings
     from heatsmooth.progress import bar
     from heatsmooth.workflows.calibrate import one_pass_run
     from heatsmooth.workflows.certify import certify_run, recompute_run
@@ -99,11 +102,12 @@ def certify(
         "bound": bound,
         "top_k": top_k,
         "radii": o.numbers(radii, "--radii"),
+        "n_wrong": n_wrong,
     }
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if recompute is not None:
         given = {"--data": data, "--from": source, "--sigma": sigma, "--adaptive": adaptive, "--images": images}
-        given |= {f"--{name}": chosen.get(name) for name in ("n", "n0", "radii", "tolerance")}
+        given |= {f"--{name}": chosen.get(name) for name in ("n", "n0", "n_wrong", "radii", "tolerance")}
         unfit = [name for name, value in given.items() if value]
         require(not unfit, f"--recompute: expected settings that counts allow, got {unfit[:1]}; leave it out")
         show_certificates(recompute_run(source=recompute, changes=chosen, out=out, log=tsv), as_json)
@@ -163,7 +167,9 @@ def predict(
     classes: Annotated[int, typer.Option(help="Classes of a built-in network.", rich_help_panel=o.NETWORK)] = 10,
     mean: o.Mean = None,
     std: o.Std = None,
-    seed: o.Seed = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the noise (default: a secret one).", rich_help_panel=o.RUNNING)
+    ] = None,
     device: o.Device = None,
     as_json: o.Json = False,
 ) -> None:
@@ -226,11 +232,12 @@ def parsed_shard(text: str) -> tuple[int, int]:
 
 
 def show_certificates(summary: dict[str, Any] | None, as_json: bool) -> None:
-    """Print a summary; the certified accuracies as a table."""
+    """Print a summary; the accuracies at the radii that are certified, or claimed from one pass, as a table."""
     if summary is None or as_json:
         show(summary, as_json)
         return
-    shares = summary.pop("certified_accuracy", None)
+    tables = [(name, summary.pop(name)) for name in ("certified_accuracy", "claimed_accuracy") if name in summary]
     show(summary, as_json)
-    if shares:
-        table([{"radius ≥": radius, "certified accuracy": f"{share:.1%}"} for radius, share in shares.items()], "")
+    for name, shares in tables:
+        rows = [{"radius ≥": radius, name.replace("_", " "): f"{share:.1%}"} for radius, share in shares.items()]
+        table(rows, "")

@@ -28,7 +28,7 @@ def demo(
     Example: heatsmooth demo --out heatsmooth-demo
     """
     from heatsmooth.auditing import Audit
-    from heatsmooth.certification.certificates import Settings
+    from heatsmooth.certification.settings import Settings
     from heatsmooth.progress import bar
     from heatsmooth.report import build_report
     from heatsmooth.training import Baseline, Plan

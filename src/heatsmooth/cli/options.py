@@ -26,8 +26,8 @@ ClassIndex = Annotated[
     Path | None, typer.Option(help="Classes of an imagefolder: .json, .csv or .txt.", rich_help_panel=FILES)
 ]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out unreadable images.", rich_help_panel=FILES)]
-Count = Annotated[int | None, typer.Option(help="At most this many images.", rich_help_panel=SAMPLES)]
-Stride = Annotated[int, typer.Option(help="Every k-th image.", rich_help_panel=SAMPLES)]
+Count = Annotated[int | None, typer.Option(help="The first so many images.", rich_help_panel=SAMPLES)]
+Stride = Annotated[int, typer.Option(help="Every k-th image: folders come class by class.", rich_help_panel=SAMPLES)]
 Shard = Annotated[str, typer.Option(help="The i-th of n parts, as 1/4, for job arrays.", rich_help_panel=SAMPLES)]
 LimitTrain = Annotated[int | None, typer.Option(help="A fixed subset of so many images.")]
 Source = Annotated[Path, typer.Option("--from", help=SOURCE_HELP)]

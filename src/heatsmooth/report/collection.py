@@ -136,6 +136,11 @@ class Collection:
         """The run that made a model, if it is among the sources."""
         return next((t for t in self.trainings if model is not None and t.model == model), None)
 
+    def certified(self, model: str | None) -> Certification | None:
+        """The top-1 certificates of a model; those of a fixed n, as adaptive ones are decided at few radii only."""
+        own = [c for c in self.certifications if model is not None and c.model == model and c.top_k == 1]
+        return min(own, key=lambda c: bool(c.settings.get("adaptive")), default=None)
+
     def model_name(self, model: str | None, run: str) -> str:
         """What a model is called: the run that made it, else what ``--from`` named, else its hash, else ``run``."""
         maker = self.maker(model)

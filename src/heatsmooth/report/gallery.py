@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsmooth.report.collection import GALLERY, Certification, Collection, Gallery, Pixels
+from heatsmooth.report.collection import GALLERY, Collection, Gallery, Pixels
 from heatsmooth.report.values import NONE, one_line, percent, radius_text
 
 SIDE = 112
@@ -69,9 +69,7 @@ def _wall(gallery: Gallery, collection: Collection, budget: int) -> Wall:
 def _radii(gallery: Gallery, collection: Collection) -> list[float | None] | None:
     """The statistical radius of each image, where the same model was certified on it."""
     index = gallery.facts.get("index")
-    certified: Certification | None = next(
-        (c for c in collection.certifications if gallery.model is not None and c.model == gallery.model), None
-    )
+    certified = collection.certified(gallery.model)
     if index is None or certified is None:
         return None
     known = dict(zip(certified.index.tolist(), certified.radius.tolist(), strict=True))

@@ -128,6 +128,8 @@ def radii_table(collection: Collection, names: Names) -> Table | None:
         "Over all images, 0 where it abstains, whether the class is right or not (ACR counts wrong ones as 0). "
         "Radii are rounded down. A log does not say σ, n and α."
     )
+    if any(item.settings.get("adaptive") and item.settings.get("radii") for item in collection.certifications):
+        note += " Adaptive runs asked about certain radii are decided at those; elsewhere their radii are smaller."
     return without_empty_columns(Table("certified-radii", "Certified radii", columns, tuple(rows), note))
 
 
@@ -154,6 +156,14 @@ def _middle(values: Floats | None) -> tuple[str, str]:
     return radius_text(float(np.median(values))), radius_text(float(values.mean()))
 
 
+def _mean_l_bounds(items: list[Certification]) -> Floats | None:
+    """L-bounds of the averaged probabilities, over images whose class is right."""
+    found = next((item for item in items if item.mean_l_bounds is not None), None)
+    if found is None or found.mean_l_bounds is None:
+        return None
+    return found.mean_l_bounds if found.correct is None else found.mean_l_bounds[found.correct]
+
+
 def distance_table(collection: Collection, names: Names) -> Table | None:
     """Adversarial distance as in the paper: L-bound, PGD, DDN, median and mean, each about a named subject."""
     certified: dict[str, list[Certification]] = {}
@@ -172,8 +182,7 @@ def distance_table(collection: Collection, names: Names) -> Table | None:
     rows = []
     for model in dict.fromkeys([*certified, *attacked]):
         row = [model, *_middle(_l_bounds(certified.get(model, []), collection))]
-        means = [item.mean_l_bounds for item in certified.get(model, []) if item.mean_l_bounds is not None]
-        row += _middle(means[0] if means else None)
+        row += _middle(_mean_l_bounds(certified.get(model, [])))
         for average, _, kind in kinds:
             same = [a for a in attacked.get(model, []) if (a.kind, a.subject != "network") == (kind, average)]
             row += map(distance_text, of_right_images(same[0]) if same else (None, None))
@@ -185,7 +194,7 @@ def distance_table(collection: Collection, names: Names) -> Table | None:
         "Over images that were right at the start. Medians count a failed attack as infinitely far; means leave it "
         "out, so read them with the number of failed attacks below. The L-bound of the network in one pass assumes "
         "that it is an exact Gaussian average, which nothing here proves; networks not smoothed for it have none. "
-        "The statistical one is about the average."
+        "The statistical one is about the averaged probabilities."
     )
     return without_empty_columns(
         Table("adversarial-distance", "Adversarial distance", tuple(columns), tuple(rows), note)
@@ -277,7 +286,7 @@ def methods_table(collection: Collection) -> Table | None:
     rows = []
     for training in collection.trainings:
         info, name = training.run.info, training.run.name
-        certified = next((c for c in collection.certifications if training.model and c.model == training.model), None)
+        certified = collection.certified(training.model)
         medians = {}
         for kind in ("PGD", "DDN"):
             same = [a for a in collection.attacks if training.model and a.model == training.model and a.kind == kind]

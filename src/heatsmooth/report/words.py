@@ -1,5 +1,6 @@
 """The summary in plain words: what was made robust, how, at what cost, and what is and is not guaranteed."""
 
+import math
 from dataclasses import dataclass
 
 from heatsmooth.certification.accuracy import false_certificates
@@ -61,7 +62,7 @@ def _hero(collection: Collection, names: Names) -> _Hero:
     if maker is None:
         first = certified[0] if certified else next(iter(collection.certifications), None)
         return _Hero(names.model_of(first) if first else "", None, None, first, None)
-    own = next((c for c in certified if c.model is not None and c.model == maker.model), None)
+    own = collection.certified(maker.model)
     teacher = collection.maker(text(maker.run.info, "settings", "teacher"))
     before = [c for c in certified if teacher is not None and own is not None and c.model == teacher.model]
     same = next((c for c in before if own is not None and c.sigma == own.sigma), None)
@@ -76,10 +77,13 @@ def _lead(collection: Collection, hero: _Hero) -> str:
     item = hero.certified
     if item is None or item.correct is None:
         return f"{_counted(collection)}. There are no certificates of labelled images yet."
-    share = percent(certified_at(item, _at(hero)))
+    share, images = percent(certified_at(item, _at(hero))), count_text(len(item.radius))
+    does = f"to give the right class to {share} of {images} images"
+    if item.top_k > 1:
+        does = f"to keep the right class among its {item.top_k} most probable for {share} of {images} images"
     lead = (
-        f"The Gaussian average of “{hero.name}” is certified to give the right class to {share} of "
-        f"{count_text(len(item.radius))} images whatever perturbation of L2 norm up to {plain(_at(hero))} is added"
+        f"The Gaussian average of “{hero.name}” is certified {does}, "
+        f"whatever perturbation of L2 norm up to {plain(_at(hero))} is added"
     )
     if hero.before is not None and hero.teacher is not None:
         return f"{lead}; for “{hero.teacher.run.name}”, which it was made from, it is {_before(hero)}."
@@ -198,18 +202,19 @@ def _cost(collection: Collection, hero: _Hero) -> list[str]:
 def _guaranteed(collection: Collection, hero: _Hero) -> list[str]:
     if not collection.certifications:
         return []
-    item = hero.certified or collection.certifications[0]
+    item = hero.certified or min(collection.certifications, key=lambda c: c.top_k)
     alpha, sigma = number(item.settings, "alpha"), item.sigma
     sure = "1−α" if alpha is None else f"{100 * (1 - alpha):.6g}\u00a0%"
     noise = "Gaussian noise" if sigma is None else f"Gaussian noise of σ = {plain(sigma)}"
+    keeps = "keeps its class" if item.top_k == 1 else f"keeps the label among its {item.top_k} most probable classes"
     said = [
         f"For each image by itself, with probability at least {sure} over the noise drawn: the average of the network "
-        f"over {noise} keeps its class under every perturbation of L2 norm below that image's radius."
+        f"over {noise} {keeps} under every perturbation of L2 norm below that image's radius."
     ]
     if text(item.settings, "class_from") == "clean":
         said.append("The class certified is that of one clean pass; the draws behind the radius did not choose it.")
     if alpha is not None and 0 < alpha < 0.5:
-        most = false_certificates(len(item.radius), alpha=alpha, rho=RHO)
+        most = math.ceil(1000 * false_certificates(len(item.radius), alpha=alpha, rho=RHO)) / 1000
         said.append(
             f"Over {count_text(len(item.radius))} images together, at most {percent(most)} of the certificates are "
             f"false, except with probability {plain(RHO)}."

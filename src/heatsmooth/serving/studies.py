@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from heatsmooth.attacks import pgd
 from heatsmooth.calibrate import Calibration
 from heatsmooth.certification.bounds import predict
-from heatsmooth.certification.certificates import Settings, certify_image, chosen_class, radii_of
+from heatsmooth.certification.certificates import certify_image, chosen_class
 from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.certification.settings import Settings, radii_of
 from heatsmooth.errors import require
 from heatsmooth.models import check_independence, count_classes, for_inference
 from heatsmooth.noise import Draw

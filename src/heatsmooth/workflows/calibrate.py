@@ -7,8 +7,8 @@ import torch
 
 from heatsmooth.calibrate import Calibration, calibrate, coverage
 from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy
-from heatsmooth.certification.certificates import Settings
 from heatsmooth.certification.radii import round_down
+from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import Classifier, count_classes, model_hash, save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
@@ -69,7 +69,7 @@ def calibrate_run(
         f"--certificates {certificates}: expected those of the model {found}, got those of {settings['model']}; "
         "certify it first",
     )
-    records = read_certificates(certificates)
+    records = _all_certificates(certificates, "--certificates", settings)
     made = settings["certificate"]
     calibration = calibrate(
         records,
@@ -95,12 +95,29 @@ def calibrate_run(
         "largest_radius": round_down(max((radius for _, radius in calibration.steps), default=0.0), 4),
     }
     if held_out is not None:
-        require(
-            certified_run(held_out, "--held-out")["model"] == found,
-            f"--held-out {held_out}: expected certificates of the same model",
-        )
-        facts["held_out"] = coverage(calibration, read_certificates(held_out))
+        others = certified_run(held_out, "--held-out")
+        alike = others["model"] == found and others["certificate"] == made
+        require(alike, f"--held-out {held_out}: expected certificates of the same model made alike, got others")
+        used = {record["index"] for record in records} if others["data"]["name"] == settings["data"]["name"] else set()
+        rest = [r for r in _all_certificates(held_out, "--held-out", others) if r["index"] not in used]
+        require(bool(rest), f"--held-out {held_out}: expected images not calibrated on, got none; certify others")
+        facts["held_out"] = coverage(calibration, rest)
     return facts
+
+
+def _all_certificates(directory: Path, option: str, made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of a finished run. Those of an unfinished one are not a fair sample of its images."""
+    records, asked = read_certificates(directory), made["data"]["images"]
+    require(
+        len(records) == asked,
+        f"{option} {directory}: expected certificates of all {asked} images, got {len(records)}; finish that run",
+    )
+    require(
+        made["certificate"].get("n_wrong") is None,
+        f"{option} {directory}: expected as many draws for every image, got fewer where the class is wrong; certify "
+        "without --n-wrong",
+    )
+    return records
 
 
 def read_calibration(source: Path, network: Classifier) -> Calibration | None:
@@ -175,8 +192,8 @@ def one_pass_run(
     correct = [row["class"] == row["label"] for row in rows]
     shares = certified_accuracy(radii, correct, abstained, SHOWN_RADII)
     return facts | {
-        "average_certified_radius": round_down(average_certified_radius(radii, correct, abstained), 6),
-        "certified_accuracy": {
+        "mean_claimed_radius": round_down(average_certified_radius(radii, correct, abstained), 6),
+        "claimed_accuracy": {
             f"{radius:g}": round(float(share), 6) for radius, share in zip(SHOWN_RADII, shares, strict=True)
         },
     }

@@ -1,6 +1,7 @@
 """``certify`` and ``predict``: images in, certificates out, in a run directory that can be continued and shared."""
 
-from dataclasses import asdict, replace
+import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import numpy as np
 import torch
 
 from heatsmooth.certification.bounds import predict as predict_from_counts
-from heatsmooth.certification.certificates import Certificates, Settings, certificate, certify_each
+from heatsmooth.certification.certificates import Certificates, certificate, certify_each
 from heatsmooth.certification.logs import write_log
 from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
+from heatsmooth.certification.settings import Settings
 from heatsmooth.data.folder import read_image
 from heatsmooth.errors import require
 from heatsmooth.models import count_classes, device_of, for_inference, model_hash
@@ -50,7 +52,7 @@ def certify_run(
     identity = {
         "data": chosen.describe(),
         "model": model_hash(model),
-        "certificate": asdict(settings),
+        "certificate": settings.describe(),
         "means": means,
         "compiled": compiled,
         "chunk": CHUNK,
@@ -95,10 +97,16 @@ def certify_run(
 def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, log: Path | None) -> dict[str, Any]:
     """The certificates of a run with other settings (``alpha``, ``bound``, ``top_k``, …), from its counts alone."""
     made = certified_run(source, "--recompute")
-    settings = replace(settings_of(made, source), **changes)
+    before = settings_of(made, source)
+    settings = replace(before, **changes)
+    require(
+        before.n_wrong is None or settings.class_from == before.class_from,
+        f"--class-from: expected {before.class_from}, which decided the draws of wrong images, got "
+        f"{settings.class_from}; leave it out",
+    )
     found = [certificate(record, settings) for record in read_certificates(source)]
     if out is not None:
-        identity = made | {"certificate": asdict(settings), "counts": str(source.resolve())}
+        identity = made | {"certificate": settings.describe(), "counts": str(source.resolve())}
         with Run(out, "certify", identity) as run:
             with Records(out / "certificates.jsonl") as records:
                 records.keep(lambda _: False)
@@ -145,14 +153,14 @@ def predict_images(
     sigma: float | None = None,
     noise_samples: int = 0,
     alpha: float = 0.001,
-    seed: int = 0,
+    seed: int | None = None,
     device: str | None = None,
     batch_size: int | None = None,
 ) -> list[dict[str, Any]]:
     """One row an image file: class and probability from one pass, and the L-bound, which assumes an exact average.
 
     With ``noise_samples``: Cohen's PREDICT, the class of the averaged network or an abstention, wrong with
-    probability at most ``alpha``.
+    probability at most ``alpha`` for images made without knowledge of ``seed``; None takes a secret one.
     """
     model = network.load().to(accelerator(device).device)
     size = network.size or model.spec.size or IMAGE_SIZE
@@ -179,10 +187,12 @@ def predict_images(
         require(sigma is not None, "--noise-samples: expected --sigma beside it, got none; name the noise")
         assert sigma is not None
         fast = for_inference(model, on_device[:CHUNK])
-        sampler = Sampler(fast, sigma=sigma, classes=count, seed=seed, batch_size=batch_size)
+        chosen = secrets.randbits(48) if seed is None else seed
+        sampler = Sampler(fast, sigma=sigma, classes=count, seed=chosen, batch_size=batch_size)
         jobs = (Job(i, image, drawing("prediction", noise_samples)) for i, image in enumerate(images))
         for job, tally in sampler.run(jobs):
             found, abstain = predict_from_counts(tally.counts[None], alpha=alpha)
             rows[job.index]["average_class"] = None if abstain[0] else int(found[0])
+            rows[job.index]["seed"] = chosen
             rows[job.index]["average_basis"] = f"statistical, 1-alpha={1 - alpha:.10g}"
     return rows

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from heatsmooth.auditing import Audit
-from heatsmooth.certification.certificates import Settings
 from heatsmooth.certification.radii import l_bound
+from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from heatsmooth.certification.certificates import Settings, prepared
+from heatsmooth.certification.certificates import prepared
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure
+from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import require
 from heatsmooth.progress import Progress, silent
 from heatsmooth.training.loop import accelerator

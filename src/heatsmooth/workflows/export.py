@@ -25,7 +25,7 @@ def export_run(
     The file is checked on random images and on ``images``, if there are any.
     """
     require(not out.is_dir(), f"--out {out}: expected a file to write, got a directory; name it, as model.onnx")
-    chosen = None if images is None else images.load(network.size or IMAGE_SIZE, progress=progress)
+    chosen = None if images is None else images.load(network.side, progress=progress)
     model = network.load(chosen)
     if chosen is None:
         size = network.size or model.spec.size or IMAGE_SIZE

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heatsmooth.certification.certificates import Settings
+from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import read_json
@@ -47,7 +47,7 @@ def open_server(
     settings = Settings(sigma, n=n, alpha=alpha, adaptive=True, tolerance=TOLERANCE)
     listed = None if names is None else _lines(names)
     images = images or _trained_on(network.source)
-    examples = None if images is None else images.load(network.size or IMAGE_SIZE, progress=progress)
+    examples = None if images is None else images.load(network.side, progress=progress)
     known = listed or (None if examples is None else examples.class_names)
     network = replace(network, classes=10 if known is None else len(known))
     model = network.load(examples).to(accelerator(device).device)
