@@ -30,12 +30,19 @@ def compare(
     ] = None,
     images: Annotated[int | None, typer.Option(help="Test images to certify.", rich_help_panel=CHANGES)] = None,
     n: Annotated[int | None, typer.Option(help="Estimation draws an image.", rich_help_panel=CHANGES)] = None,
+    n_wrong: Annotated[
+        int | None, typer.Option(help="Fewer of them where the class is wrong.", rich_help_panel=CHANGES)
+    ] = None,
+    smooth_on: Annotated[
+        str | None, typer.Option(help="Other images to train and smooth on.", rich_help_panel=CHANGES)
+    ] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="Your undefended network.", rich_help_panel=CHANGES)
     ] = None,
     image_size: Annotated[
         int | None, typer.Option(help="Centre crop of an imagefolder.", rich_help_panel=CHANGES)
     ] = None,
+    class_index: o.ClassIndex = None,
     model: o.Model = None,
     classes: o.Classes = None,
     mean: o.Mean = None,
@@ -54,6 +61,7 @@ def compare(
 
     network = brought(source, model=model, classes=classes, mean=o.numbers(mean, "--mean"), std=o.numbers(std, "--std"))
     changes: dict[str, Any] = {"data": data, "certified": images, "n": n, "image_size": image_size}
+    changes |= {"n_wrong": n_wrong, "smooth_on": smooth_on}
     chosen = chosen_recipe(
         recipe,
         rehearse=rehearse,
@@ -69,6 +77,7 @@ def compare(
             seeds=_seeds(seeds),
             data_root=data_root,
             network=network,
+            class_index=class_index,
             device=device,
             progress=progress,
         )

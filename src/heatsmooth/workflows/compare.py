@@ -46,6 +46,7 @@ class Kitchen:
     data_root: Path | None = None
     network: Network | None = None
     """The network that is brought."""
+    class_index: Path | None = None
     device: str | None = None
     progress: Progress = silent
 
@@ -62,7 +63,12 @@ class Kitchen:
     @property
     def images(self) -> Images:
         """All images of the recipe."""
-        return Images(self.recipe.data, self.data_root)
+        return Images(self.recipe.data, self.data_root, self.class_index)
+
+    @property
+    def training_images(self) -> Images:
+        """Those that networks are trained and smoothed on."""
+        return replace(self.images, data=self.recipe.smooth_on or self.recipe.data)
 
     def spread(self, wanted: int) -> Images:
         """So many of the test images, evenly spread."""
@@ -80,7 +86,7 @@ class Kitchen:
             yield Stage(name, partial(self._make, name, method))
         for name, method in self.recipe.methods.items():
             yield Stage(f"{name}-certified", partial(self._certify, name, method))
-            if self.recipe.top_k > 1:
+            if self.recipe.top_k > 1 and self.recipe.n_wrong is None:
                 yield Stage(f"{name}-top-{self.recipe.top_k}", partial(self._recertify, name))
             for kind in ("pgd", "ddn"):
                 yield Stage(f"{name}-{kind}", partial(self._attack, name, method, kind))
@@ -98,7 +104,7 @@ class Kitchen:
                 save(self.network.load(), out / WEIGHTS_FILE)
         elif isinstance(method, Trained):
             train_run(
-                images=self.images,
+                images=self.training_images,
                 image_size=self.recipe.image_size,
                 out=out,
                 model=self.recipe.model,
@@ -109,7 +115,7 @@ class Kitchen:
         else:
             smooth_run(
                 network=self.made(method.start),
-                images=self.images,
+                images=self.training_images,
                 sigma=self.recipe.sigma,
                 out=out,
                 preset=method.preset,
@@ -118,8 +124,13 @@ class Kitchen:
             )
 
     def _certify(self, name: str, method: Method) -> None:
-        class_from = "noise" if method.stochastic else "clean"
-        settings = Settings(self.recipe.sigma, n=self.recipe.n, n0=self.recipe.n0, class_from=class_from)  # type: ignore[arg-type]
+        settings = Settings(
+            self.recipe.sigma,
+            n=self.recipe.n,
+            n0=self.recipe.n0,
+            class_from="noise" if method.stochastic else "clean",
+            n_wrong=self.recipe.n_wrong,
+        )
         images, out = self.spread(self.recipe.certified), self.place / f"{name}-certified"
         certify_run(network=self.made(name), images=images, settings=settings, out=out, means=True, **self.common)
 
@@ -196,6 +207,7 @@ def compare_run(
     seeds: tuple[int, ...] = (0,),
     data_root: Path | None = None,
     network: Network | None = None,
+    class_index: Path | None = None,
     device: str | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -203,7 +215,7 @@ def compare_run(
     require(bool(seeds), "--seeds: expected numbers as 0,1,2, got none")
     begin = time.monotonic()
     for seed in seeds:
-        kitchen = Kitchen(recipe, out, seed, data_root, network, device, progress)
+        kitchen = Kitchen(recipe, out, seed, data_root, network, class_index, device, progress)
         stages = list(kitchen.stages())
         for number, stage in enumerate(stages, start=1):
             progress(f"seed {seed}, stage {number} of {len(stages)}: {stage.name}", 0, 1)

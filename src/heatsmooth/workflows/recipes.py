@@ -47,6 +47,8 @@ class Recipe:
     methods: dict[str, Method]
     n: int = 10_000
     n0: int = 100
+    n_wrong: int | None = None
+    """Draws where the class is wrong, if fewer; then without top-k certificates."""
     top_k: int = 1
     """Beside top-1, certificates for the k most probable classes, from the same counts."""
     certified: int = 1000
@@ -57,6 +59,8 @@ class Recipe:
     noise_samples: int = 100
     """Draws of the average of stochastic networks: in attacks, and in the inference that is timed."""
     audited: int = 200
+    smooth_on: str = ""
+    """Images to smooth and train on, if not the training images of ``data``."""
     limit_train: int | None = None
     image_size: int = 224
 
@@ -71,7 +75,8 @@ class Recipe:
             else:
                 shorter[name] = method
         few = {"certified": 4, "attacked": 4, "audited": 4, "limit_train": 32, "noise_samples": 4, "steps": 2}
-        return replace(self, methods=shorter, n=100, n0=20, **few)  # type: ignore[arg-type]  # all of them int
+        few_wrong = None if self.n_wrong is None else 20
+        return replace(self, methods=shorter, n=100, n0=20, n_wrong=few_wrong, **few)  # type: ignore[arg-type]  # all of them int
 
 
 def _methods(
@@ -94,8 +99,8 @@ def _methods(
     }
 
 
-_SMALL = Plan(epochs=20, lr=0.2, warmup=0.15, weight_decay=5e-4)
-_SMALL_ATTACKED = Plan(epochs=8, lr=0.2, warmup=0.15, weight_decay=5e-4)
+_SMALL = Plan(epochs=10, lr=0.2, warmup=0.15, weight_decay=5e-4)
+_SMALL_ATTACKED = Plan(epochs=6, lr=0.2, warmup=0.15, weight_decay=5e-4)
 _PAPER = Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps", weight_decay=5e-4)
 _IMAGENET = Plan(epochs=90, batch_size=256, lr=0.1, schedule="steps", weight_decay=1e-4)
 _ONE_EPOCH = {
@@ -149,8 +154,8 @@ RECIPES: dict[str, Recipe] = {
             _SMALL,
             smoothings=_ONE_EPOCH,
             attacked=_SMALL_ATTACKED,
-            smoothadv={"eps": 0.5, "steps": 2, "warmup_epochs": 3},
-            adversarial={"eps": 0.5, "steps": 3, "warmup_epochs": 3},
+            smoothadv={"eps": 0.5, "steps": 2, "warmup_epochs": 2},
+            adversarial={"eps": 0.5, "steps": 3, "warmup_epochs": 2},
         ),
         n=1000,
         certified=500,
