@@ -1,12 +1,18 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from heatsmooth.cli import run
 from heatsmooth.errors import InputError
+from heatsmooth.models import save
+from heatsmooth.records import read_certificates
+from heatsmooth.runs import read_json
 from heatsmooth.workflows.compare import chosen_recipe
 from heatsmooth.workflows.recipes import RECIPES, Given, Smoothed, Trained
+from tests.conftest import tiny_classifier
 
 SHORT = ["compare", "fashion-small", "--rehearse", "--data", "fashion-mini", "--quiet"]
 
@@ -28,6 +34,32 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_changes_nothing(
     again = json.loads(capsys.readouterr().out)
     assert again["methods"] == found["methods"]
     assert {path: path.read_bytes() for path in files} == files
+
+
+def test_a_brought_network_is_smoothed_on_other_images_than_it_is_certified_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tiny_classifier(channels=3), tmp_path / "mine.safetensors")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        folder = tmp_path / ("smoothing" if number % 2 else "held-out") / f"n{number % 10}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{number}.png")
+    (tmp_path / "classes.json").write_text(json.dumps({f"n{number}": number for number in range(10)}))
+    words = f"compare imagenet-sample --rehearse --quiet --json --device cpu --from {tmp_path}/mine.safetensors"
+    words += f" --data imagefolder:{tmp_path}/held-out --smooth-on imagefolder:{tmp_path}/smoothing --image-size 16"
+    words += f" --class-index {tmp_path}/classes.json --n-wrong 20 --out {tmp_path}/out"
+    assert run(words.split()) == 0
+    assert set(json.loads(capsys.readouterr().out)["methods"]) == {"undefended", "bootcamp"}
+    made, certified = (
+        read_json(tmp_path / f"out/seed-0/{name}/run.json") for name in ("bootcamp", "bootcamp-certified")
+    )
+    assert made["settings"]["data"]["name"] == f"imagefolder:{tmp_path}/smoothing"
+    assert certified["settings"]["data"]["name"] == f"imagefolder:{tmp_path}/held-out"
+    assert certified["settings"]["certificate"]["n_wrong"] == 20
+    labels = {record["label"] for record in read_certificates(tmp_path / "out/seed-0/bootcamp-certified")}
+    assert labels <= {0, 2, 4, 6, 8}
+    assert not (tmp_path / "out/seed-0/bootcamp-top-5").exists()
 
 
 def test_seeds_give_a_mean_and_a_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
