@@ -2,8 +2,8 @@
 
     python benchmarks/shift.py --from RUN --certificates CERTIFIED --data cifar10 --data-root DIR [--images 200]
 
-Calibrates on the certificates, then certifies other test images of the same data as they are, with noise, and blurred.
-The guarantee holds for the first of these alone; the others show what is lost without it.
+Calibrates on the certificates, then certifies other test images of the same data as they are, with noise, blurred, with more
+contrast, and attacked. The guarantee holds for the first of these alone; the others show what is lost without it.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from heatsmooth.attacks import pgd
 from heatsmooth.calibrate import calibrate, coverage
 from heatsmooth.certification.certificates import certify_each
 from heatsmooth.certification.settings import Settings
@@ -39,6 +40,12 @@ def blurred(images: Tensor, sigma: float) -> Tensor:
     return F.conv2d(padded, kernel.expand(channels, 1, *kernel.shape), groups=channels).clamp(0, 1)
 
 
+def with_contrast(images: Tensor, times: float) -> Tensor:
+    """Each image's distance from its mean so many times as large, clipped to [0, 1]."""
+    mean = images.mean((1, 2, 3), keepdim=True)
+    return (mean + times * (images - mean)).clamp(0, 1)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -58,14 +65,17 @@ def main() -> None:
     other = [i for i, index in enumerate(whole.indices.tolist()) if index not in known]
     spread = torch.tensor(other[:: max(1, len(other) // arguments.images)][: arguments.images])
     images, labels = whole.images(spread), whole.known_labels()[spread]
+    model = load_model(arguments.source)
     kinds = {
         "as they are": images,
         "with noise 0.05": noisy(images, 0.05),
         "with noise 0.1": noisy(images, 0.1),
         "blurred by 0.5 pixels": blurred(images, 0.5),
         "blurred by 1 pixel": blurred(images, 1.0),
+        "twice the contrast": with_contrast(images, 2.0),
+        "attacked within 0.25": pgd(model, images, labels, eps=0.25, steps=20).images,
+        "attacked within 0.5": pgd(model, images, labels, eps=0.5, steps=20).images,
     }
-    model = load_model(arguments.source)
     facts = provenance()
     print(f"{facts['hardware']['cpu']}, torch {facts['versions']['torch']}, commit {facts['commit']}")
     print(f"{len(records)} images calibrate, ε={arguments.epsilon:g}; {len(images)} others, n={settings.n}")
