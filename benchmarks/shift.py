@@ -2,8 +2,8 @@
 
     python benchmarks/shift.py --from RUN --certificates CERTIFIED --data cifar10 --data-root DIR [--images 200]
 
-Calibrates on the certificates, then certifies other test images of the same data as they are, with noise, blurred, with more
-contrast, and attacked. The guarantee holds for the first of these alone; the others show what is lost without it.
+Calibrates on the certificates, then certifies other test images of the same data as they are, with noise, blurred, with
+more contrast, and attacked. The guarantee holds for the first of these alone; the others show what is lost without it.
 """
 
 import argparse
