@@ -76,6 +76,7 @@ def test_seeds_give_a_mean_and_a_spread(tmp_path: Path, capsys: pytest.CaptureFi
 def test_chosen_methods_bring_what_they_are_smoothed_from() -> None:
     chosen = chosen_recipe("cifar10-small", methods=["adversarial-smoothed"])
     assert list(chosen.methods) == ["adversarial", "adversarial-smoothed"]
+    assert list(chosen.compared) == ["adversarial-smoothed"]
 
 
 def test_a_network_can_be_brought_in_place_of_the_baseline() -> None:

@@ -26,7 +26,7 @@ def compare(
     seeds: Annotated[str, typer.Option(help="As 0,1,2: mean and spread over them.")] = "0",
     data: Annotated[str | None, typer.Option(help=o.DATA_HELP, rich_help_panel=CHANGES)] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Only these, as bootcamp,gaussian.", rich_help_panel=CHANGES)
+        str | None, typer.Option(help="Compare only these, as bootcamp,gaussian.", rich_help_panel=CHANGES)
     ] = None,
     images: Annotated[int | None, typer.Option(help="Test images to certify.", rich_help_panel=CHANGES)] = None,
     n: Annotated[int | None, typer.Option(help="Estimation draws an image.", rich_help_panel=CHANGES)] = None,

@@ -84,7 +84,7 @@ class Kitchen:
         """All stages, in an order in which each finds what it needs."""
         for name, method in self.recipe.methods.items():
             yield Stage(name, partial(self._make, name, method))
-        for name, method in self.recipe.methods.items():
+        for name, method in self.recipe.compared.items():
             yield Stage(f"{name}-certified", partial(self._certify, name, method))
             if self.recipe.top_k > 1 and self.recipe.n_wrong is None:
                 yield Stage(f"{name}-top-{self.recipe.top_k}", partial(self._recertify, name))
@@ -180,7 +180,8 @@ class Kitchen:
 def chosen_recipe(name: str, *, rehearse: bool = False, given: bool = False, **changes: Any) -> Recipe:
     """The recipe of that name, with ``data``, ``n``, ``certified``, … changed where they are not None.
 
-    ``given``: the user brings the undefended network. ``methods``: only these, and what they are smoothed from.
+    ``given``: the user brings the undefended network. ``methods``: only these are
+    compared; what they are smoothed from is made.
     """
     require(name in RECIPES, f"compare: expected {', '.join(RECIPES)}, got {name!r}")
     recipe = RECIPES[name]
@@ -193,7 +194,9 @@ def chosen_recipe(name: str, *, rehearse: bool = False, given: bool = False, **c
         require(not unknown, f"--methods: expected some of {', '.join(recipe.methods)}, got {', '.join(unknown)}")
         chosen = set(wanted)
         chosen |= {m.start for key, m in recipe.methods.items() if key in chosen and isinstance(m, Smoothed)}
-        recipe = replace(recipe, methods={key: m for key, m in recipe.methods.items() if key in chosen})
+        made_only = tuple(sorted(chosen - set(wanted)))
+        kept = {key: m for key, m in recipe.methods.items() if key in chosen}
+        recipe = replace(recipe, methods=kept, made_only=made_only)
     missing = any(isinstance(method, Given) for method in recipe.methods.values()) and not given
     require(not missing, f"compare {name}: expected your network, got none; name it by --from and --model")
     require(bool(recipe.data), f"compare {name}: expected your images, got none; name them by --data imagefolder:PATH")
@@ -227,7 +230,7 @@ def compare_run(
         "sigma": recipe.sigma,
         "seeds": list(seeds),
         "seconds": round(time.monotonic() - begin, 1),
-        "methods": {name: _row(name, recipe, [out / f"seed-{seed}" for seed in seeds]) for name in recipe.methods},
+        "methods": {name: _row(name, recipe, [out / f"seed-{seed}" for seed in seeds]) for name in recipe.compared},
     }
     write_json(out / "comparison.json", found)
     return found

@@ -45,6 +45,8 @@ class Recipe:
     model: str
     sigma: float
     methods: dict[str, Method]
+    made_only: tuple[str, ...] = ()
+    """Methods that others begin from and that are not compared themselves."""
     n: int = 10_000
     n0: int = 100
     n_wrong: int | None = None
@@ -63,6 +65,11 @@ class Recipe:
     """Images to smooth and train on, if not the training images of ``data``."""
     limit_train: int | None = None
     image_size: int = 224
+
+    @property
+    def compared(self) -> dict[str, Method]:
+        """The methods that are certified, attacked and timed."""
+        return {name: method for name, method in self.methods.items() if name not in self.made_only}
 
     def rehearsed(self) -> "Recipe":
         """The same stages on a handful of images: whether all of it runs, before it is paid for."""
