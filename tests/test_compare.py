@@ -99,6 +99,11 @@ def test_every_recipe_compares_smoothing_with_its_start(name: str) -> None:
         (["compare", "imagenet"], "name them by --data"),
         (["compare", "imagenet-sample"], "name it by --from"),
         (["compare", "fashion-small", "--methods", "boot"], "--methods: expected some of undefended"),
+        ([*SHORT, "--smooth-on", "none"], "--data: expected fashion-mini"),
+        (
+            ["compare", "fashion-small", "--data", "fashion-mini", "--n-wrong", "-3"],
+            "--n-wrong: expected from 1 to --n",
+        ),
         (["compare", "fashion-small", "--seeds", "a"], "--seeds: expected whole numbers"),
         (["compare", "fashion-small", "--model", "small"], "--model: expected --from beside it"),
     ],

@@ -75,6 +75,13 @@ class Kitchen:
         whole = self.images.load(self.recipe.image_size)
         return replace(self.images, stride=max(1, len(whole) // wanted), count=wanted)
 
+    def check(self) -> None:
+        """Refuse images that are not there, and settings that cannot be, before anything is made."""
+        self.images.load(self.recipe.image_size)
+        self.training_images.load(self.recipe.image_size, "train")
+        for method in self.recipe.compared.values():
+            self._settings(method)
+
     def made(self, name: str) -> Network:
         """The network of a method. A brought one keeps its ``model``: code is imported only where it is named."""
         model = None if self.network is None else self.network.model
@@ -123,15 +130,18 @@ class Kitchen:
                 **shared,
             )
 
-    def _certify(self, name: str, method: Method) -> None:
-        settings = Settings(
+    def _settings(self, method: Method) -> Settings:
+        return Settings(
             self.recipe.sigma,
             n=self.recipe.n,
             n0=self.recipe.n0,
             class_from="noise" if method.stochastic else "clean",
             n_wrong=self.recipe.n_wrong,
         )
+
+    def _certify(self, name: str, method: Method) -> None:
         images, out = self.spread(self.recipe.certified), self.place / f"{name}-certified"
+        settings = self._settings(method)
         certify_run(network=self.made(name), images=images, settings=settings, out=out, means=True, **self.common)
 
     def _recertify(self, name: str) -> None:
@@ -217,6 +227,7 @@ def compare_run(
     """Fill ``out`` with every stage of the recipe for every seed; the comparison, also in ``out``/comparison.json."""
     require(bool(seeds), "--seeds: expected numbers as 0,1,2, got none")
     begin = time.monotonic()
+    Kitchen(recipe, out, 0, data_root, network, class_index).check()
     for seed in seeds:
         kitchen = Kitchen(recipe, out, seed, data_root, network, class_index, device, progress)
         stages = list(kitchen.stages())
