@@ -84,14 +84,14 @@ def simulated(
         {"n": 500},
         {"n": 500, "bound": "two-sided"},
         {"n": 2000, "adaptive": True, "radii": (0.1, 0.25)},
-        {"n": 2000, "adaptive": True, "tolerance": 0.05},
+        {"n": 1000, "adaptive": True, "tolerance": 0.05},
     ],
     ids=["fixed", "two-sided", "adaptive-radii", "adaptive-tolerance"],
 )
 @pytest.mark.parametrize("p", [0.45, 0.52, 0.66, 0.85, 0.99])
 def test_certificates_are_false_with_probability_at_most_alpha(choices: dict[str, Any], p: float) -> None:
     """Against the true radius of the average, by the Neyman–Pearson lemma σ/2·(Φ⁻¹(p_A) − Φ⁻¹(p_B)), p_A + p_B = 1."""
-    alpha, runs, rng = 0.05, 600, np.random.default_rng(0)
+    alpha, runs, rng = 0.05, 400, np.random.default_rng(0)
     settings = Settings(SIGMA, alpha=alpha, n0=20, **choices)
     truth = {0: SIGMA * special.ndtri(p), 1: SIGMA * special.ndtri(1 - p)}
     false = 0
