@@ -1,5 +1,6 @@
 """``heatsmooth calibrate`` and what uses it."""
 
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -105,3 +106,39 @@ def test_weights_of_another_format_are_stored_as_ones_that_can_be_read(tmp_path:
     calibrate = f"calibrate {source} --certificates {tmp_path}/c --epsilon 0.4 --out {tmp_path}/calibrated"
     assert run(calibrate.split()) == 0
     assert model_hash(load_model(tmp_path / "calibrated")) == model_hash(load_model(tmp_path / "w.pt", model="small"))
+
+
+def test_an_own_network_keeps_the_size_of_its_images_from_smoothing_to_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mynet.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    pool = nn.AdaptiveAvgPool2d(4)\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), pool, nn.Flatten(), nn.Linear(128, 2))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    torch.manual_seed(0)
+    torch.save(importlib.import_module("mynet").build().state_dict(), tmp_path / "w.pt")
+    for number in range(40):
+        folder = tmp_path / "photos" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 128 * (1 + number % 2), (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    common = f"--model mynet:build --data imagefolder:{tmp_path}/photos --device cpu --quiet"
+    raw = f"smooth --from {tmp_path}/w.pt {common} --sigma 0.25 --batch-size 10 --out {tmp_path}/s"
+    assert run([*raw.split(), "--mean", "0.5"]) == 2
+    assert "--mean, --std: expected both or none" in capsys.readouterr().err
+    assert run([*raw.split(), "--mean", "127", "--std", "1"]) == 2
+    assert "means of images in [0, 1], got 127; divide by 255" in capsys.readouterr().err
+    assert run([*raw.split(), "--mean", "0.5", "--std", "0.5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tested_on"] == "the images it was smoothed on"
+    certify = f"certify --from {tmp_path}/s {common} --sigma 0.25 --n 50 --n0 10 --out {tmp_path}/c"
+    assert run(certify.split()) == 0
+    assert json.loads((tmp_path / "c/run.json").read_text())["settings"]["data"]["shape"] == [3, 16, 16]
+    assert run([*certify.split()[:-1], str(tmp_path / "c"), "--n", "60"]) == 2
+    assert "expected the certificate n it was started with, 50, got 60" in capsys.readouterr().err
+    calibrate = f"calibrate --from {tmp_path}/s --model mynet:build --certificates {tmp_path}/c --epsilon 0.4"
+    assert run([*calibrate.split(), "--out", str(tmp_path / "k")]) == 0
+    assert run(f"certify --one-pass --from {tmp_path}/k {common} --out {tmp_path}/p".split()) == 0
+    assert json.loads((tmp_path / "p/run.json").read_text())["settings"]["data"]["shape"] == [3, 16, 16]

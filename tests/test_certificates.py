@@ -197,6 +197,11 @@ def test_bad_settings_are_refused() -> None:
     ):
         with pytest.raises(hs.InputError, match=message):
             hs.certify(model, images, sigma=SIGMA, **bad)
+    for odd in (torch.zeros(1, 4, 4), np.zeros((1, 1, 4, 4)), [torch.zeros(1, 1, 4, 4)]):
+        with pytest.raises(hs.InputError, match="expected images as a tensor"):
+            hs.certify(model, odd, sigma=SIGMA)  # type: ignore[arg-type]
+    with pytest.raises(hs.InputError, match="expected labels as a tensor"):
+        hs.certify(model, images, labels=[0], sigma=SIGMA)  # type: ignore[arg-type]
     with pytest.raises(hs.InputError, match="--sigma"):
         Settings(0.0)
     with pytest.raises(hs.InputError, match=r"images in \[0, 1\]"):

@@ -284,3 +284,15 @@ def test_augmentation_shifts_and_mirrors_whole_images() -> None:
 def test_a_stride_beyond_all_images_takes_the_first() -> None:
     images = load("fashion-mini", "test")
     assert images.strided(2**63 - 1).indices.tolist() == [0]
+
+
+def test_small_images_keep_their_size_and_parts_of_a_data_set_are_no_classes(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (40, 36)).save(tmp_path / part / name / "a.png")
+    assert load(f"imagefolder:{tmp_path}/train").shape == (3, 36, 36)
+    Image.new("RGB", (300, 400)).save(tmp_path / "train/cat/A.png")
+    assert load(f"imagefolder:{tmp_path}/train").shape == (3, 224, 224)
+    with pytest.raises(InputError, match=r"got the parts test, train of a data set; name one of them"):
+        load(f"imagefolder:{tmp_path}")

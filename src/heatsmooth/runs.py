@@ -296,13 +296,26 @@ class Run:
 def _refuse_other_settings(path: Path, info: dict[str, Any], command: str, settings: dict[str, Any]) -> None:
     if info["command"] != command:
         raise InputError(f"{path}: expected a '{command}' run, got a '{info['command']}' run; name another --out")
-    recorded = info["settings"]
-    for key in sorted(recorded.keys() | settings.keys()):
-        if recorded.get(key) != settings.get(key):
-            raise InputError(
-                f"{path}: expected the {key} it was started with, {recorded.get(key)!r}, got {settings.get(key)!r}; "
-                "repeat the first command, or name another --out"
-            )
+    difference = _first_difference(info["settings"], settings)
+    if difference:
+        key, before, now = difference
+        raise InputError(
+            f"{path}: expected the {key} it was started with, {before!r}, got {now!r}; "
+            "repeat the first command, or name another --out"
+        )
+
+
+def _first_difference(before: dict[str, Any], now: dict[str, Any], within: str = "") -> tuple[str, Any, Any] | None:
+    """The first key under which two nested settings differ, with both values; None if they are equal."""
+    for key in sorted(before.keys() | now.keys()):
+        one, other = before.get(key), now.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found = _first_difference(one, other, f"{key} ")
+            if found:
+                return found
+        elif one != other:
+            return f"{within}{key}", one, other
+    return None
 
 
 def sha256(*parts: bytes) -> str:

@@ -261,6 +261,9 @@ def certify(
     (images, channels, height, width). ``settings``: fields of ``Settings``, as ``n``, ``n0``, ``alpha``,
     ``class_from``, ``adaptive``, ``radii``, ``top_k``.
     """
+    fits = isinstance(images, ImageSet) or (isinstance(images, Tensor) and images.ndim == 4)
+    require(fits, "expected images as a tensor (images, channels, height, width) or an ImageSet, got something else")
+    require(labels is None or isinstance(labels, Tensor), "expected labels as a tensor (images,), got something else")
     if isinstance(images, Tensor):
         images = ImageSet.of("images", as_unit_interval(images.detach().cpu()), labels)
     require(not any(m.training for m in model.modules()), "expected a network in evaluation mode; call model.eval()")

@@ -91,7 +91,7 @@ def certify(
     from heatsmooth.workflows.calibrate import one_pass_run
     from heatsmooth.workflows.certify import certify_run, recompute_run
     from heatsmooth.workflows.estimate import estimate_run
-    from heatsmooth.workflows.inputs import Images, Network
+    from heatsmooth.workflows.inputs import Images
 
     chosen: dict[str, Any] = {
         "n": n,
@@ -117,7 +117,7 @@ def certify(
             raise InputError("certify --one-pass: expected --data, --from and --out, got less; name them")
         with bar(shown=not quiet) as progress:
             found = one_pass_run(
-                network=Network(source, size=image_size),
+                network=o.network(source, model, classes, mean, std, image_size),
                 images=Images(data, data_root, class_index, skip_broken, stride, images),
                 out=out,
                 device=device,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heatsmooth.cli.help import FILES, NETWORK, RUNNING
-from heatsmooth.errors import InputError
+from heatsmooth.errors import InputError, require
 
 if TYPE_CHECKING:
     from heatsmooth.workflows.inputs import Network
@@ -66,7 +66,13 @@ def network(
     """The network that these options name."""
     from heatsmooth.workflows.inputs import Network
 
-    return Network(source, model, classes, numbers(mean, "--mean"), numbers(std, "--std"), image_size)
+    require((mean is None) == (std is None), "--mean, --std: expected both or none, got one; name the other")
+    means = numbers(mean, "--mean")
+    require(
+        all(0 <= value <= 1 for value in means or ()),
+        f"--mean: expected means of images in [0, 1], got {mean}; divide by 255",
+    )
+    return Network(source, model, classes, means, numbers(std, "--std"), image_size)
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:

@@ -227,7 +227,8 @@ def _shown(name: str, value: Any) -> str:
 
     if not isinstance(value, float):
         return str(value)
-    return f"{round_down(value, 4) if 'radius' in name else value:.4f}"
+    rounded_already = abs(value - round(value, 4)) < 1e-9
+    return f"{round_down(value, 4) if 'radius' in name and not rounded_already else value:.4f}"
 
 
 def table(rows: list[dict[str, str]], title: str) -> None:

@@ -20,6 +20,10 @@ from heatsmooth.progress import Progress
 from heatsmooth.runs import sha256
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+USUAL_SIZE = 224
+"""Side of the centre crop where neither the user nor the network says one."""
+SPLIT_NAMES = frozenset({"train", "training", "test", "val", "valid", "validation"})
+"""Subfolders that hold parts of a data set, not classes."""
 LISTED = 10
 """At most so many files are named in an error."""
 TOGETHER = 256
@@ -45,6 +49,15 @@ def unreadable(errors: Mapping[str, BaseException], remedy: str = "repair, remov
     return InputError(f"{shown}: expected {what}, got {found}; {remedy}")
 
 
+def usual_size(source: Path | BinaryIO) -> int:
+    """The side of the centre crop where nobody says one: 224, or the shorter side of this image if that is less."""
+    try:
+        with Image.open(source, formats=FORMATS) as file:
+            return min(USUAL_SIZE, file.width, file.height)
+    except UNREADABLE:
+        return USUAL_SIZE
+
+
 def read_image(
     source: Path | BinaryIO, size: int, *, channels: int = 3, name: str | None = None, most_pixels: float = math.inf
 ) -> np.ndarray:
@@ -58,7 +71,8 @@ def read_image(
     except InputError:
         raise
     except UNREADABLE as error:
-        raise unreadable({name: error}, "repair or remove it") from None
+        absent = isinstance(error, FileNotFoundError | IsADirectoryError)
+        raise unreadable({name: error}, "check the path" if absent else "repair or remove it") from None
 
 
 def decoded(
@@ -173,8 +187,8 @@ class FolderPixels(EncodedPixels):
         return sha256(f"{self.size}\n{listing}".encode(errors="surrogateescape"))
 
 
-def load_folder(path: Path, size: int, class_index: Path | None = None) -> ImageSet:
-    """The images below ``path``, in sorted order.
+def load_folder(path: Path, size: int | None, class_index: Path | None = None) -> ImageSet:
+    """The images below ``path``, in sorted order, cropped to ``size`` or the ``usual_size`` of the first.
 
     Labelled by the class-index file; without one, by their subfolder; unlabelled if there is none.
     """
@@ -190,6 +204,14 @@ def load_folder(path: Path, size: int, class_index: Path | None = None) -> Image
         labels, names = read_class_index(class_index).label(files, path)
     elif all(folders):
         names = tuple(sorted(set(folders)))
+        splits = set(names) <= SPLIT_NAMES and all(len(file.relative_to(path).parts) > 2 for file in files)
+        require(
+            not splits,
+            f"imagefolder:{path}: expected one subfolder a class, got the parts {', '.join(names)} of a data set; "
+            f"name one of them, as imagefolder:{path / names[0]}",
+        )
         number = {name: i for i, name in enumerate(names)}
         labels = torch.tensor([number[folder] for folder in folders])
-    return ImageSet.of(f"imagefolder:{path}", FolderPixels(path, files, size), labels, class_names=names)
+    return ImageSet.of(
+        f"imagefolder:{path}", FolderPixels(path, files, size or usual_size(files[0])), labels, class_names=names
+    )

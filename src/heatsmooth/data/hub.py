@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from heatsmooth.data.folder import FORMATS, UNREADABLE, EncodedPixels, decoded, unreadable
+from heatsmooth.data.folder import FORMATS, UNREADABLE, EncodedPixels, decoded, unreadable, usual_size
 from heatsmooth.data.images import ImageSet
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.noise import mixed_seed
@@ -31,7 +31,7 @@ SAMPLED = 256
 """At most so many images are hashed to tell two data sets apart."""
 
 
-def load_hub(name: str, split: Literal["train", "test"], size: int, cache: Path | None = None) -> ImageSet:
+def load_hub(name: str, split: Literal["train", "test"], size: int | None, cache: Path | None = None) -> ImageSet:
     """The images of ``hf:NAME[:SPLIT[:LABELS]]``.
 
     Without SPLIT: "train" to train on, "test" or "validation" to test on, or the only one there is. Without LABELS: the
@@ -47,7 +47,7 @@ def load_hub(name: str, split: Literal["train", "test"], size: int, cache: Path 
     if column is not None and bool((column < 0).all()):
         column = None  # how the hub marks a test set whose labels are kept secret
     names = getattr(rows.features[labels], "names", None) if labels else None
-    pixels = HubPixels(rows.select_columns([image]), image, size)
+    pixels = HubPixels(rows.select_columns([image]), image, size or usual_size(_encoded(rows[0][image])))
     return ImageSet.of(name, pixels, column, class_names=tuple(names) if names and column is not None else None)
 
 
@@ -127,7 +127,7 @@ class ImageStream:
         }
 
 
-def open_stream(name: str, size: int, *, count: int | None = None, cache: Path | None = None) -> ImageStream:
+def open_stream(name: str, size: int | None, *, count: int | None = None, cache: Path | None = None) -> ImageStream:
     """The training images of ``hf:NAME[:SPLIT]`` as a stream, the first ``count`` of each shuffled epoch."""
     rows, image, _ = _opened(name, "train", cache, stream=True)
     rows = rows.select_columns([image])
@@ -140,7 +140,8 @@ def open_stream(name: str, size: int, *, count: int | None = None, cache: Path |
     first = next(iter(rows), None)
     if first is None:
         raise InputError(f"{name}: expected at least one image, got none; check the name")
-    return ImageStream(name, rows, image, int(length), size, _channels(first[image]))
+    side = size or usual_size(_encoded(first[image]))
+    return ImageStream(name, rows, image, int(length), side, _channels(first[image]))
 
 
 def _opened(name: str, split: str, cache: Path | None, *, stream: bool) -> tuple[Any, str, str | None]:

@@ -62,14 +62,15 @@ def load(
     split: Split = "test",
     *,
     root: Path | None = None,
-    image_size: int = 224,
+    image_size: int | None = None,
     class_index: Path | None = None,
     progress: Progress = silent,
 ) -> ImageSet:
     """The data set ``name``, one of ``NAMES``.
 
     ``imagefolder``, ``npy`` and a plain ``npz`` have no split: training and testing see the images they are given.
-    ``image_size``: the side of the centre crop of encoded images. ``class_index``: the labels of an ``imagefolder``.
+    ``image_size``: the side of the centre crop of encoded images (None: 224, or that of smaller ones).
+    ``class_index``: the labels of an ``imagefolder``.
     """
     kind, _, path = name.partition(":")
     require(

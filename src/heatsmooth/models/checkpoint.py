@@ -148,7 +148,7 @@ def load(
     elif model is not None:
         require(
             model == spec.architecture,
-            f"{path}: expected weights of --model {model}, got weights of {spec.architecture}; leave --model out",
+            f"{path}: expected weights of --model {model}, got weights of {spec.architecture}; name that one",
         )
     elif spec.architecture not in ARCHITECTURES and not spec.architecture.startswith(hub.PREFIX):
         raise InputError(

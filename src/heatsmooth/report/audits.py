@@ -6,7 +6,7 @@ from typing import Any
 from heatsmooth.report.collection import Audit, Collection
 from heatsmooth.report.results import STATISTICAL
 from heatsmooth.report.tables import Column, Table, without_empty_columns
-from heatsmooth.report.values import NONE, count_text, dig, number, percent, plain, share_text, text
+from heatsmooth.report.values import NONE, count_text, dig, number, one_line, percent, plain, share_text, text
 
 KINDS = {"holds": "Holds", "caution": "Caution", "broken": "Broken"}
 
@@ -52,7 +52,8 @@ def _finding(audit: Audit, model: str) -> Finding:
         for key, sign in (("sigma", "σ"), ("alpha", "α"))
         if number(facts, key) is not None
     ]
-    verdict = text(facts, "verdict", "text") or "the audit gives no verdict"
+    said = dig(facts, "verdict", "text")
+    verdict = one_line(said, 1000) if said and isinstance(said, str) else "the audit gives no verdict"
     measures = [m for m in (*_agreement(facts), *_approximation(facts), *_attacks(facts), *_slope(facts)) if m]
     return Finding(model, kind if kind in KINDS else "unknown", verdict, " · ".join(conditions), measures)
 

@@ -32,8 +32,8 @@ def acr(item: Certification) -> float | None:
 
 
 def certified_at(item: Certification, radius: float) -> float | None:
-    """The share of all images certified right at a radius; None without labels."""
-    if item.correct is None:
+    """The share of all images certified right at a radius; None without labels, and beyond the largest possible."""
+    if item.correct is None or (item.cap is not None and radius > item.cap):
         return None
     return float(certified_accuracy(item.radius, item.correct, item.abstained, [radius])[0])
 
@@ -61,7 +61,7 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
                 count_text(len(item.radius)),
                 f"{int(item.abstained.sum()):,} ({percent(float(item.abstained.mean()))})",
                 *(
-                    f"{share_text(certified_at(item, r))} ({a:.3f}–{b:.3f})"
+                    NONE if certified_at(item, r) is None else f"{share_text(certified_at(item, r))} ({a:.3f}–{b:.3f})"
                     for r, a, b in zip(radii, low, high, strict=True)
                 ),
                 radius_text(acr(item)),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from heatsmooth.certification.accuracy import false_certificates
 from heatsmooth.report.audits import KINDS
 from heatsmooth.report.collection import Certification, Collection, Training
+from heatsmooth.report.files import Run
 from heatsmooth.report.naming import Names, method_of, training_sigma
 from heatsmooth.report.results import acr, certified_at
 from heatsmooth.report.values import count_text, duration, number, percent, plain, radius_text, text
@@ -222,6 +223,12 @@ def _guaranteed(collection: Collection, hero: _Hero) -> list[str]:
     return said
 
 
+def _is_of(run: Run, hero: _Hero) -> bool:
+    """Whether a run trained the model of the summary, or made its certificates."""
+    made = hero.maker is not None and run.name == hero.maker.run.name
+    return made or (hero.certified is not None and run.name == hero.certified.name)
+
+
 def _not_guaranteed(collection: Collection, hero: _Hero) -> list[str]:
     said = []
     if collection.certifications or hero.maker is not None:
@@ -231,6 +238,9 @@ def _not_guaranteed(collection: Collection, hero: _Hero) -> list[str]:
             f"about its average, and {measured}."
         )
         said.append("The L-bound is a radius of the network only if it were an exact average; that is an assumption.")
+    data = [text(run.info, "settings", "data", "name") for run in collection.runs if _is_of(run, hero)]
+    if len(data) > 1 and len(set(data)) == 1:
+        said.append("The certified images are among those it was trained on; others may have smaller radii.")
     if collection.attacks:
         said.append("The distance of an attack is an upper bound: a better attack may find less.")
     said.append("All of it is about L2 perturbations of images like these, not about other changes or other data.")

@@ -14,7 +14,7 @@ from heatsmooth.certification.logs import write_log
 from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.certification.settings import Settings
-from heatsmooth.data.folder import read_image
+from heatsmooth.data.folder import read_image, usual_size
 from heatsmooth.errors import require
 from heatsmooth.models import count_classes, device_of, for_inference, model_hash
 from heatsmooth.progress import Progress, silent
@@ -22,7 +22,7 @@ from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import certified_run, read_calibration, settings_of
-from heatsmooth.workflows.inputs import IMAGE_SIZE, Images, Network, left_out
+from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of
 
 SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -163,7 +163,7 @@ def predict_images(
     probability at most ``alpha`` for images made without knowledge of ``seed``; None takes a secret one.
     """
     model = network.load().to(accelerator(device).device)
-    size = network.size or model.spec.size or IMAGE_SIZE
+    size = network.size or model.spec.size or usual_size(files[0])
     pixels = [torch.from_numpy(read_image(file, size, channels=model.spec.channels)) for file in files]
     images = torch.stack(pixels).to(torch.float32) / 255
     on_device = images.to(device_of(model))

@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 
+from heatsmooth.data.folder import USUAL_SIZE
 from heatsmooth.errors import require
 from heatsmooth.export import export_onnx
 from heatsmooth.progress import Progress, silent
 from heatsmooth.workflows.calibrate import read_calibration
-from heatsmooth.workflows.inputs import IMAGE_SIZE, Images, Network
+from heatsmooth.workflows.inputs import Images, Network
 
 
 def export_run(
@@ -28,7 +29,7 @@ def export_run(
     chosen = None if images is None else images.load(network.side, progress=progress)
     model = network.load(chosen)
     if chosen is None:
-        size = network.size or model.spec.size or IMAGE_SIZE
+        size = network.size or model.spec.size or USUAL_SIZE
         shown = torch.empty(0, model.spec.channels, size, size)
     else:
         shown = chosen.images(torch.arange(len(chosen)))

@@ -11,9 +11,6 @@ from heatsmooth.models import Classifier, recorded_spec
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import Progress, silent
 
-IMAGE_SIZE = 224
-"""Side of the centre crop where neither the user nor the network says one."""
-
 
 @dataclass(frozen=True)
 class Network:
@@ -30,12 +27,10 @@ class Network:
     """Side of the images it is given; by default what it records."""
 
     @property
-    def side(self) -> int:
-        """The side of encoded images: as asked, as the network records, or 224."""
-        if self.size is not None:
-            return self.size
-        spec = recorded_spec(self.source, self.model)
-        return (spec.size if spec else None) or IMAGE_SIZE
+    def side(self) -> int | None:
+        """The side of encoded images, as asked or as the network records, if either says one."""
+        spec = recorded_spec(self.source, self.model) if self.size is None else None
+        return spec.size if spec else self.size
 
     def load(self, images: ImageSet | ImageStream | None = None) -> Classifier:
         """The network, in evaluation mode, on the CPU; what nobody says of a built-in one is as ``images`` need it."""
@@ -64,14 +59,14 @@ class Images:
     count: int | None = None
 
     def load(
-        self, side: int, split: Split = "test", *, limit: int | None = None, progress: Progress = silent
+        self, side: int | None, split: Split = "test", *, limit: int | None = None, progress: Progress = silent
     ) -> ImageSet:
-        """The images, encoded ones cropped to ``side``; with ``limit``, chosen from a fixed subset of so many."""
+        """The images, encoded ones cropped to ``side`` (None: the usual one); with ``limit``, from a fixed subset."""
         found = load(self.data, split, root=self.root, image_size=side, class_index=self.class_index, progress=progress)
         chosen = found.sampled(limit).strided(self.stride, self.count)
         return chosen.readable(progress) if self.skip_broken else chosen
 
-    def stream(self, side: int, *, limit: int | None) -> ImageStream:
+    def stream(self, side: int | None, *, limit: int | None) -> ImageStream:
         """The training images of ``hf:NAME``, read one after another, ``limit`` of them an epoch."""
         require(self.data.startswith("hf:"), f"--stream: expected --data hf:NAME, got {self.data}; leave --stream out")
         return open_stream(self.data, side, count=limit, cache=self.root)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.certification.settings import Settings
+from heatsmooth.data.folder import USUAL_SIZE
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import read_json
@@ -13,7 +14,7 @@ from heatsmooth.serving import Server, Subject
 from heatsmooth.serving.limits import is_loopback
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import read_calibration
-from heatsmooth.workflows.inputs import IMAGE_SIZE, Images, Network
+from heatsmooth.workflows.inputs import Images, Network
 
 TOLERANCE = 0.01
 """Drawing ends when more draws would hardly add this to the radius."""
@@ -51,7 +52,7 @@ def open_server(
     known = listed or (None if examples is None else examples.class_names)
     network = replace(network, classes=10 if known is None else len(known))
     model = network.load(examples).to(accelerator(device).device)
-    size = network.size or model.spec.size or (IMAGE_SIZE if examples is None else examples.shape[1])
+    size = network.size or model.spec.size or (USUAL_SIZE if examples is None else examples.shape[1])
     subject = Subject(
         model,
         settings,

@@ -19,7 +19,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run
 from heatsmooth.training import Baseline, Plan, preset, smooth, train
 from heatsmooth.training.loop import STATE_FILE, accelerator
-from heatsmooth.workflows.inputs import IMAGE_SIZE, Images, Network, left_out
+from heatsmooth.workflows.inputs import Images, Network, left_out
 
 TESTED = 10_000
 """At most this many test images measure the accuracy at the end of a training."""
@@ -43,7 +43,7 @@ def train_run(
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
     """Train a network with labels and leave it in ``out``; a summary, or None in a process that does not lead."""
-    chosen, test = _sets(images, IMAGE_SIZE if image_size is None else image_size, limit_train, progress)
+    chosen, test = _sets(images, image_size, limit_train, progress)
     found_mean, found_std = chosen.statistics()
     classes = int(chosen.known_labels().max()) + 1
     spec = NetworkSpec(model, classes, chosen.shape[0], mean or found_mean, std or found_std, chosen.shape[1])
@@ -109,6 +109,7 @@ def smooth_run(
         teacher = network.load(labelled)
         chosen = labelled.without_labels()
     refuse_program(teacher)
+    teacher.spec = replace(teacher.spec, size=teacher.spec.size or chosen.shape[1])
     _check_fit(teacher, chosen, *([] if test is None else [test]))
     settings = {
         "data": chosen.describe(),
@@ -136,9 +137,11 @@ def smooth_run(
         return cast("Classifier", smoothed)
 
     def measure(smoothed: Classifier) -> dict[str, Any]:
-        facts = {"sigma": sigma} | ({} if test is None else left_out(test))
+        facts: dict[str, Any] = {"sigma": sigma} | ({} if test is None else left_out(test))
         if test is None or test.labels is None:
             return facts
+        if test.name == chosen.name:
+            facts["tested_on"] = "the images it was smoothed on"
         before = _accuracies(teacher, test, sigma, seed, progress)
         after = _accuracies(smoothed, test, sigma, seed, progress)
         teachers = {f"teacher_{name}": value for name, value in before.items() if name.startswith("accuracy")}
@@ -150,7 +153,7 @@ def smooth_run(
 _preset = preset
 
 
-def _sets(images: Images, side: int, limit: int | None, progress: Progress) -> tuple[ImageSet, ImageSet]:
+def _sets(images: Images, side: int | None, limit: int | None, progress: Progress) -> tuple[ImageSet, ImageSet]:
     """The images to train on, a fixed subset of ``limit``, and those to test on."""
     test = replace(images, count=TESTED)
     return images.load(side, "train", limit=limit, progress=progress), test.load(side, progress=progress)
