@@ -64,7 +64,8 @@ class Recipe:
     smooth_on: str = ""
     """Images to smooth and train on, if not the training images of ``data``."""
     limit_train: int | None = None
-    image_size: int = 224
+    image_size: int | None = None
+    """Centre crop of encoded images; None: the network's, else the usual one."""
 
     @property
     def compared(self) -> dict[str, Method]:
