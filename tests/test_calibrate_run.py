@@ -133,6 +133,9 @@ def test_an_own_network_keeps_the_size_of_its_images_from_smoothing_to_one_pass(
     assert "means of images in [0, 1], got 127; divide by 255" in capsys.readouterr().err
     assert run([*raw.split(), "--mean", "0.5", "--std", "0.5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tested_on"] == "the images it was smoothed on"
+    other = f"certify --from {tmp_path}/s {common} --sigma 0.5 --n 50 --n0 10 --images 2 --json --out {tmp_path}/o"
+    assert run(other.split()) == 0
+    assert json.loads(capsys.readouterr().out)["note"] == "smoothed for σ=0.25, certified with σ=0.5"
     certify = f"certify --from {tmp_path}/s {common} --sigma 0.25 --n 50 --n0 10 --out {tmp_path}/c"
     assert run(certify.split()) == 0
     assert json.loads((tmp_path / "c/run.json").read_text())["settings"]["data"]["shape"] == [3, 16, 16]

@@ -75,6 +75,10 @@ def test_how_it_computes() -> None:
     assert facts["batch_norm_layers"] == facts["batch_norm_with_running_statistics"] == 1
     assert facts["batch_norm_folded_for_speed"] == facts["dropout_layers"] == 1
 
+    sharp = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Softmax(1))
+    _, warnings = inspect(Classifier(sharp, NetworkSpec("mine", 10, 1)).eval(), torch.rand(8, 1, 8, 8))
+    assert [warning[:25] for warning in warnings] == ["answers are probabilities"]
+
     class Bad(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             moods = nn.functional.dropout(x.flatten(1)[:, :10], training=True)

@@ -20,7 +20,8 @@ OUT_HELP = "Run directory; repeating the command continues it."
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 DataRoot = Annotated[Path | None, typer.Option(help="Where the files of a data set are.")]
 ImageSize = Annotated[
-    int | None, typer.Option(help="Centre crop, in pixels (default: the network's, or at most 224).", rich_help_panel=FILES)
+    int | None,
+    typer.Option(help="Centre crop, in pixels (default: the network's, or at most 224).", rich_help_panel=FILES),
 ]
 ClassIndex = Annotated[
     Path | None, typer.Option(help="Classes of an imagefolder: .json, .csv or .txt.", rich_help_panel=FILES)

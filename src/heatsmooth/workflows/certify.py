@@ -19,7 +19,7 @@ from heatsmooth.errors import require
 from heatsmooth.models import count_classes, device_of, for_inference, model_hash
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
-from heatsmooth.runs import Records, Run
+from heatsmooth.runs import Records, Run, read_run_info
 from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import certified_run, read_calibration, settings_of
 from heatsmooth.workflows.inputs import Images, Network, left_out
@@ -91,7 +91,16 @@ def certify_run(
         "asked": len(chosen),
         **summary(certificates, settings),
         **left_out(chosen),
+        **_other_sigma(network.source, settings.sigma),
     }
+
+
+def _other_sigma(source: Path, sigma: float) -> dict[str, Any]:
+    """What a summary says if the network was smoothed for another noise than it is certified with."""
+    file = source / "run.json"
+    heat = read_run_info(file)["settings"].get("heat") if file.is_file() else None
+    aimed = heat.get("sigma") if isinstance(heat, dict) else None
+    return {} if aimed in (None, sigma) else {"note": f"smoothed for σ={aimed:g}, certified with σ={sigma:g}"}
 
 
 def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, log: Path | None) -> dict[str, Any]:

@@ -86,7 +86,9 @@ def inspect(network: Classifier, examples: Tensor) -> tuple[dict[str, Any], list
     norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     frozen = [norm for norm in norms if norm.running_mean is not None]
     with evaluating(network), torch.inference_mode():
-        deterministic = torch.equal(network(examples), network(examples))
+        logits = network(examples)
+        deterministic = torch.equal(network(examples), logits)
+    probabilities = bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all())
     _, merged = folded(network, examples) if norms else (network, 0)
     facts = {
         "architecture": spec.architecture,
@@ -112,6 +114,7 @@ def inspect(network: Classifier, examples: Tensor) -> tuple[dict[str, Any], list
                 not deterministic,
                 "two passes differ: dropout or other randomness is on; certificates will not repeat",
             ),
+            (probabilities, "answers are probabilities: take the softmax out; smooth and the L-bound expect logits"),
             (len(frozen) < len(norms), "batch norm without running statistics: an image's class depends on its batch"),
             (not facts["independent_of_the_batch"], "logits depend on the other images of the batch: certify refuses"),
             (not facts["gradient_to_the_pixels"], "no gradient reaches the pixels: attack and audit refuse"),
