@@ -3,8 +3,8 @@
     python benchmarks/shift.py --from RUN --certificates CERTIFIED --data cifar10 --data-root DIR [--images 200]
 
 Calibrates on the certificates, then certifies other test images of the same data as they are, with noise, blurred, with
-more contrast, attacked, and flattered: changed within an L2 ball so that one pass is as sure of its class as can be. The
-guarantee holds for the first of these alone; the others show what is lost without it.
+more contrast, attacked, and flattered: changed within an L2 ball so that one pass is surer of its class.
+The guarantee holds for the first of these alone; the others show what is lost without it.
 """
 
 import argparse
