@@ -67,13 +67,13 @@ def network(
     """The network that these options name."""
     from heatsmooth.workflows.inputs import Network
 
+    means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
     require((mean is None) == (std is None), "--mean, --std: expected both or none, got one; name the other")
-    means = numbers(mean, "--mean")
     require(
         all(0 <= value <= 1 for value in means or ()),
         f"--mean: expected means of images in [0, 1], got {mean}; divide by 255",
     )
-    return Network(source, model, classes, means, numbers(std, "--std"), image_size)
+    return Network(source, model, classes, means, deviations, image_size)
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
