@@ -1,8 +1,10 @@
 """Fuzzed command lines: each ends with exit code 0 or 2, with at most one line of error and never a traceback."""
 
 import contextlib
+import importlib
 import io
 import os
+import pkgutil
 import random
 import resource
 import signal
@@ -14,10 +16,13 @@ from pathlib import Path
 
 import typer
 
+from heatsmooth import workflows
 from heatsmooth.cli import app
 from tests.faults.processes import SCALE, Command, confine_writing, server
 
 LINES, PROCESSES = 500 * SCALE, 12 * SCALE
+LAZILY = ("heatsmooth.report", "matplotlib.backends.backend_pdf", "matplotlib.figure")
+"""What commands import when they need it, as their workflows: an interrupt amid an import would leave it torn."""
 PATIENCE = 0.6
 """Seconds after which a line that is still at work counts as accepted, and is interrupted."""
 MEMORY = 8 * 2**30
@@ -78,6 +83,11 @@ def run_lines(lines: list[list[str]], folder: Path, answers: Connection) -> None
     """Run the lines one after another in this process; for each, its exit code (None: interrupted) and words."""
     from heatsmooth.cli import run
 
+    for lazily in (
+        *LAZILY,
+        *(f"heatsmooth.workflows.{found.name}" for found in pkgutil.iter_modules(workflows.__path__)),
+    ):
+        importlib.import_module(lazily)
     late: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
