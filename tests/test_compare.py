@@ -108,7 +108,14 @@ def test_every_recipe_compares_smoothing_with_its_start(name: str) -> None:
         (["compare", "fashion-small", "--model", "small"], "--model: expected --from beside it"),
     ],
 )
-def test_wrong_use_is_one_line(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_one_line(
+    words: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where runs would go if it were not refused
     assert run(words) == 2
     error = capsys.readouterr().err
     assert complaint in error
