@@ -39,10 +39,10 @@ def main() -> None:
         "paper-imagenet": partial(step, heat=preset("paper-imagenet", 0.25)[0]),
         "projection κ=10": partial(step, heat=preset("paper-cifar10", 0.1)[0]),
         "projection κ=1": partial(step, heat=preset("paper-cifar10", 0.1, projections=1)[0]),
-        "direction": partial(step, heat=preset("bootcamp", 0.25, penalty="probabilities")[0]),
-        "exact": partial(step, heat=preset("bootcamp", 0.25, estimator="exact")[0]),
+        "direction": partial(step, heat=preset("bootcamp", 0.25, noise="none", estimator="direction")[0]),
+        "exact": partial(step, heat=preset("bootcamp", 0.25, noise="none", estimator="exact")[0]),
     }
-    steps = {name: _step(objective, batch) for name, objective in objectives.items()}
+    steps = {name: step_of(teacher, objective, batch) for name, objective in objectives.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for take in steps.values():
         take()
@@ -64,8 +64,11 @@ def main() -> None:
         print(f"{name:16} {1e3 * median:8.1f} ms  {median / plain:6.2f}× plain  {spread}{limit}")
 
 
-def _step(objective: Callable[..., dict[str, torch.Tensor]], batch: Batch) -> Callable[[], None]:
-    student = copy_of(build(NetworkSpec("small"))).train()
+def step_of(
+    network: torch.nn.Module, objective: Callable[..., dict[str, torch.Tensor]], batch: Batch
+) -> Callable[[], None]:
+    """A training step of a copy of the network, always on the same batch."""
+    student = copy_of(network).requires_grad_(True).train()
     optimizer = torch.optim.SGD(student.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
 
     def take() -> None:

@@ -40,7 +40,7 @@ def estimates(heat: Heat, model: nn.Module, draws: int, images: int = 64) -> Ten
 def test_every_estimator_has_the_right_mean_on_a_linear_model(
     linear: Linear, estimator: str, scaling: str, projections: int, delta: float | None
 ) -> None:
-    heat = Heat(SIGMA, penalty="logits", estimator=estimator, scaling=scaling, projections=projections, delta=delta)  # type: ignore[arg-type]
+    heat = Heat(SIGMA, penalty="logits", estimator=estimator, scaling=scaling, projections=projections, delta=delta, noise="none")  # type: ignore[arg-type]
     found = estimates(heat, linear, draws=200)
     true = SIGMA**2 / 2 * float(linear.weight.detach().square().sum())
     if scaling == "paper":
@@ -52,7 +52,7 @@ def test_every_estimator_has_the_right_mean_on_a_linear_model(
 
 
 def test_exact_is_exact_on_a_linear_model(linear: Linear) -> None:
-    found = estimates(Heat(SIGMA, penalty="logits", estimator="exact"), linear, draws=1)
+    found = estimates(Heat(SIGMA, penalty="logits", estimator="exact", noise="none"), linear, draws=1)
     true = SIGMA**2 / 2 * linear.weight.detach().square().sum()
     torch.testing.assert_close(found, true.expand_as(found), rtol=1e-5, atol=0)
 
@@ -82,7 +82,7 @@ def test_estimators_reach_the_weights_from_both_ends() -> None:
     """d/dW of the penalty on a linear model is σ²·W: nothing but the direction is detached."""
     for estimator, projections in (("projection", 4000), ("direction", 4000), ("exact", 1)):
         model = Linear(torch.tensor([[1.0, 2.0], [-1.0, 0.5]]))
-        heat = Heat(SIGMA, distance="squared-logits", penalty="logits", estimator=estimator, projections=projections)  # type: ignore[arg-type]
+        heat = Heat(SIGMA, distance="squared-logits", penalty="logits", estimator=estimator, projections=projections, noise="none")  # type: ignore[arg-type]
         batch = Batch(torch.rand(1, 1, 1, 2), None, Draw(0), 0.0)
         heat_smoothing(model, batch, teacher=copy_of(model), heat=heat)["penalty"].backward()
         assert model.weight.grad is not None
@@ -125,7 +125,7 @@ def test_noise_is_on_the_named_images(noise: str) -> None:
     torch.manual_seed(0)
     model = Watching(torch.randn(5, 16))
     images = torch.rand(1000, 1, 4, 4)
-    heat = Heat(SIGMA, noise=noise, estimator="none")  # type: ignore[arg-type]
+    heat = Heat(SIGMA, noise=noise, estimator="none", ascent=0.0)  # type: ignore[arg-type]
     heat_smoothing(model, Batch(images, None, Draw(0), 0.0), teacher=Linear(torch.randn(5, 16)), heat=heat)
     moved = (seen[0][-1000:] - images).flatten(1)
     noisy = moved.abs().sum(1) > 0
@@ -135,6 +135,51 @@ def test_noise_is_on_the_named_images(noise: str) -> None:
         assert abs(float(moved[noisy].std()) - SIGMA) < 0.01
     if noise == "copy":
         assert torch.equal(seen[0][:1000], images)
+
+
+def test_pairs_have_the_right_mean_on_a_linear_model(linear: Linear) -> None:
+    heat = Heat(SIGMA, penalty="logits", weight=1.0, ascent=0.0)
+    teacher, images = copy_of(linear), torch.rand(64, 1, 4, 4)
+    found = torch.stack(
+        [
+            heat_smoothing(linear, Batch(images, None, Draw(i), 0.0), teacher=teacher, heat=heat)["penalty"].detach()
+            for i in range(300)
+        ]
+    )
+    true = SIGMA**2 / 2 * float(linear.weight.detach().square().sum())
+    assert abs(float(found.mean()) - true) < 3 * float(found.std()) / math.sqrt(len(found))
+
+
+def test_noisy_copies_step_uphill_by_the_named_length() -> None:
+    """On a linear model the gradient of ½‖Wx − t‖² is Wᵀ(Wx − t)."""
+    seen: list[Tensor] = []
+
+    class Watching(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.detach())
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model, teacher = Watching(torch.randn(5, 16)), Linear(torch.randn(5, 16))
+    images = torch.rand(100, 1, 4, 4)
+    heat = Heat(SIGMA, distance="squared-logits", ascent=1.5)
+    heat_smoothing(model, Batch(images, None, Draw(0), 0.0), teacher=teacher, heat=heat)
+    noisy, pairs = seen
+    assert torch.equal(pairs[:100], images)
+    weight = model.weight.detach()
+    gradient = (noisy.flatten(1) @ weight.T - teacher(images).detach()) @ weight
+    steps = (pairs[100:] - noisy).flatten(1)
+    torch.testing.assert_close(steps, 1.5 * SIGMA * nn.functional.normalize(gradient), rtol=1e-4, atol=1e-5)
+
+
+def test_looking_uphill_leaves_batch_norm_alone() -> None:
+    student = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5)).train()
+    teacher, images = copy_of(student).eval(), torch.rand(8, 1, 4, 4)
+    for ascent in (0.0, 1.0):
+        heat_smoothing(student, Batch(images, None, Draw(0), 0.0), teacher=teacher, heat=Heat(SIGMA, ascent=ascent))
+    assert student.training
+    assert student[1].training
+    assert int(student[1].num_batches_tracked) == 2  # type: ignore[arg-type]
 
 
 class Trigonometric(nn.Module):
@@ -183,7 +228,13 @@ def test_timesteps_approach_the_gaussian_average(weight: float, variance_factor:
     errors = []
     for timesteps in (1, 2, 4, 8, 16):
         heat = Heat(
-            sigma, distance="squared-logits", penalty="logits", estimator="exact", weight=weight, timesteps=timesteps
+            sigma,
+            distance="squared-logits",
+            penalty="logits",
+            estimator="exact",
+            noise="none",
+            weight=weight,
+            timesteps=timesteps,
         )
         found = heated(start, heat)
         implicit = start * (1 + variance_factor * sigma**2 * frequencies**2 / (2 * timesteps)) ** -timesteps
@@ -221,7 +272,7 @@ def test_labels_change_nothing_bit_for_bit_and_the_teacher_stays(preset: str) ->
 def test_timesteps_hand_the_student_over() -> None:
     """Two timesteps of h = ½ at √2·σ are two smoothings at σ, the second with the first one's result as teacher."""
     model, loader = tiny_classifier(), loaders()["unlabelled"]
-    choices = {"penalty": "probabilities", "estimator": "exact", "device": "cpu"}
+    choices = {"penalty": "probabilities", "estimator": "exact", "noise": "none", "device": "cpu"}
     once = smooth(smooth(model, loader, sigma=SIGMA, **choices), loader, sigma=SIGMA, **choices)  # type: ignore[arg-type]
     twice = smooth(model, loader, sigma=math.sqrt(2) * SIGMA, timesteps=2, **choices)  # type: ignore[arg-type]
     for a, b in zip(once.parameters(), twice.parameters(), strict=True):
@@ -240,6 +291,8 @@ def test_bad_choices_are_refused() -> None:
         {"penalty": "x"},
         {"noise_fraction": 2.0},
         {"timesteps": 0},
+        {"ascent": -1.0},
+        {"noise": "none"},
     ):
         with pytest.raises(InputError, match="expected"):
             replace(good, **change)

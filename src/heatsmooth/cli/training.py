@@ -131,7 +131,7 @@ def smooth(
         float | None, typer.Option(help="Multiplies h·σ²/2·‖∇‖².", rich_help_panel=OBJECTIVE)
     ] = None,
     estimator: Annotated[
-        str | None, typer.Option(help="projection, direction, exact or none.", rich_help_panel=OBJECTIVE)
+        str | None, typer.Option(help="projection, direction, pair, exact or none.", rich_help_panel=OBJECTIVE)
     ] = None,
     projections: Annotated[int | None, typer.Option(help="κ.", rich_help_panel=OBJECTIVE)] = None,
     delta: Annotated[float | None, typer.Option(help="δ of the finite difference.", rich_help_panel=OBJECTIVE)] = None,
@@ -141,6 +141,9 @@ def smooth(
     noise: Annotated[str | None, typer.Option(help="none, fraction or copy.", rich_help_panel=OBJECTIVE)] = None,
     noise_fraction: Annotated[
         float | None, typer.Option(help="Share of noisy images.", rich_help_panel=OBJECTIVE)
+    ] = None,
+    ascent: Annotated[
+        float | None, typer.Option(help="Step of noisy copies uphill, in σ.", rich_help_panel=OBJECTIVE)
     ] = None,
     timesteps: Annotated[int | None, typer.Option(help="n_T.", rich_help_panel=OBJECTIVE)] = None,
     batch_norm: Annotated[str | None, typer.Option(help="train or frozen.", rich_help_panel=OPTIMISATION)] = None,
@@ -182,6 +185,7 @@ def smooth(
         "scaling": scaling,
         "noise": noise,
         "noise_fraction": noise_fraction,
+        "ascent": ascent,
         "timesteps": timesteps,
         "batch_norm": batch_norm,
         "epochs": epochs,

@@ -109,6 +109,7 @@ class ResNet(nn.Module):
 
 
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+    "tiny": partial(ResNet, BasicBlock, (1, 1, 1), (16, 32, 64), first_stride=2),
     "small": partial(ResNet, BasicBlock, (1, 1, 1), (32, 64, 128), first_stride=2),
     "resnet20": partial(ResNet, BasicBlock, (3, 3, 3), (16, 32, 64)),
     "resnet34": partial(ResNet, BasicBlock, (3, 4, 6, 3), (64, 128, 256, 512)),

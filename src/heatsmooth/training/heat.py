@@ -7,13 +7,14 @@ f is the frozen teacher, v the student, x̃ the image with or without noise, D t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from heatsmooth.errors import require
+from heatsmooth.models import evaluating
 from heatsmooth.noise import Draw
 from heatsmooth.training.batches import Batch
 
@@ -26,6 +27,8 @@ def heat_smoothing(student: nn.Module, batch: Batch, *, teacher: nn.Module, heat
     if heat.noise != "none":
         noisy = x + heat.sigma * batch.draw.normal(x.shape)
         if heat.noise == "copy":
+            if heat.ascent:
+                noisy = _uphill(student, noisy, target, heat)
             x, target = torch.cat([x, noisy]), torch.cat([target, target])
         else:
             chosen = batch.draw.uniform((len(x), 1, 1, 1)) < heat.noise_fraction
@@ -46,20 +49,23 @@ class Heat:
     """Between student and teacher: ½‖v − f‖², ½‖softmax v − softmax f‖², or −Σ softmax f · log softmax v."""
     penalty: Literal["logits", "probabilities", "fisher"] = "fisher"
     """Whose gradient is penalised: the logits', the probabilities', or the probabilities' in the Fisher metric."""
-    estimator: Literal["projection", "direction", "exact", "none"] = "direction"
-    """Of ‖∇u‖²_F: κ random projections, κ random input directions, or the whole Jacobian; or no penalty."""
+    estimator: Literal["projection", "direction", "pair", "exact", "none"] = "pair"
+    """Of ‖∇u‖²_F: κ random projections, κ random input directions, the direction of each image's noisy copy, or the
+    whole Jacobian; or no penalty."""
     projections: int = 1
     """κ, of ``projection`` and ``direction``."""
     delta: float | None = None
     """Finite difference: length of the step (``projection``) or its deviation a pixel (``direction``); None is σ."""
     scaling: Literal["paper", "unbiased"] = "unbiased"
     """Of ``projection``: the paper's sum has mean κ/classes · ‖∇u‖²_F; ``unbiased`` has mean ‖∇u‖²_F."""
-    weight: float = 1.0
+    weight: float = 0.5
     """Multiplies the penalty. 1 is the paper's vector form, which heats for twice the time of eq. 2; ½ is the
     heat equation's own time (appendix A, scalar form)."""
-    noise: Literal["none", "fraction", "copy"] = "none"
+    noise: Literal["none", "fraction", "copy"] = "copy"
     """Clean images, noise on each image with probability ``noise_fraction``, or a clean and a noisy copy of each."""
     noise_fraction: float = 0.5
+    ascent: float = 1.0
+    """How far, in multiples of σ (L2 of the whole image), noisy copies step up the gradient of their distance D."""
     timesteps: int = 1
     """n_T: after each, the student becomes the teacher of the next."""
 
@@ -69,11 +75,20 @@ class Heat:
         require(self.projections > 0, f"--projections: expected at least 1, got {self.projections}")
         require(self.timesteps > 0, f"--timesteps: expected at least 1, got {self.timesteps}")
         require(self.weight >= 0, f"--penalty-weight: expected 0 or more, got {self.weight}")
+        require(self.ascent >= 0, f"--ascent: expected 0 or more, got {self.ascent}")
+        require(
+            self.noise == "copy" or self.estimator != "pair",
+            f"--noise: expected copy with --estimator pair, got {self.noise}; or choose --estimator direction",
+        )
         require(
             0 <= self.noise_fraction <= 1, f"--noise-fraction: expected a number from 0 to 1, got {self.noise_fraction}"
         )
         for name, known in (("distance", DISTANCES), ("penalty", PENALISED), ("estimator", ESTIMATORS)):
             require(getattr(self, name) in known, f"--{name}: expected {', '.join(known)}, got {getattr(self, name)!r}")
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records; ``ascent`` only where there are noisy copies to move."""
+        return {name: value for name, value in asdict(self).items() if name != "ascent" or self.noise == "copy"}
 
     @property
     def step(self) -> float:
@@ -100,6 +115,21 @@ PENALISED: dict[str, Callable[[Tensor], Tensor]] = {
 """u(logits). The Fisher metric of the probabilities p is the Euclidean one of 2√p."""
 
 
+def _unit(gradient: Tensor) -> Tensor:
+    """Each image's gradient at length 1; 0 where it is 0."""
+    norm = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(gradient.dtype).tiny)
+    return gradient / norm.view(-1, 1, 1, 1)
+
+
+def _uphill(student: nn.Module, x: Tensor, target: Tensor, heat: Heat) -> Tensor:
+    """x, moved by ascent·σ to where the student, as it is in evaluation mode, is farther from the teacher."""
+    x = x.detach().requires_grad_(True)
+    with evaluating(student):
+        distance = DISTANCES[heat.distance](student(x), target).sum()
+    (gradient,) = torch.autograd.grad(distance, x)
+    return x.detach() + heat.ascent * heat.sigma * _unit(gradient)
+
+
 def _projection(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[Tensor, Tensor]:
     """Appendix B: Σ_j ((w_j·u(x + δĝ_j) − w_j·u(x)) / δ)², ĝ_j the normalised gradient of w_j·u.
 
@@ -114,8 +144,7 @@ def _projection(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[
     for _ in range(heat.projections):
         w = draw.normal(u.shape) / classes**0.5
         (gradient,) = torch.autograd.grad(u, x, w, retain_graph=True)
-        norm = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny).view(-1, 1, 1, 1)
-        moved = PENALISED[heat.penalty](student(x.detach() + heat.step * gradient / norm))
+        moved = PENALISED[heat.penalty](student(x.detach() + heat.step * _unit(gradient)))
         total = total + ((w * (moved - u)).sum(1) / heat.step).square()
     return logits, total if heat.scaling == "paper" else total * classes / heat.projections
 
@@ -127,6 +156,13 @@ def _direction(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[T
     u = PENALISED[heat.penalty](logits)
     squares = [(PENALISED[heat.penalty](v) - u).square().sum(1) for v in moved]
     return logits, torch.stack(squares).mean(0) / heat.step**2
+
+
+def _pair(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[Tensor, Tensor]:
+    """‖u(x + ση) − u(x)‖² / σ², x + ση the noisy copy that is in the batch already, uphill or not: no further pass."""
+    logits = student(x)
+    clean, noisy = PENALISED[heat.penalty](logits).chunk(2)
+    return logits, (noisy - clean).square().sum(1) / heat.sigma**2
 
 
 def _exact(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[Tensor, Tensor]:
@@ -143,5 +179,5 @@ def _none(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[Tensor
     return student(x), torch.zeros(len(x), device=x.device)
 
 
-ESTIMATORS = {"projection": _projection, "direction": _direction, "exact": _exact, "none": _none}
+ESTIMATORS = {"projection": _projection, "direction": _direction, "pair": _pair, "exact": _exact, "none": _none}
 """(student, x, draw, heat) → logits v(x) and an estimate of ‖∇ₓu(v(x))‖²_F, one an image."""

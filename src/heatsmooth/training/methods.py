@@ -24,7 +24,7 @@ PUBLIC_CODE_WEIGHT = 3e-4
 coordinates (0.226² ≈ 0.05). The same weight for any number of classes; the nominal one is 1."""
 
 PRESETS: dict[str, Callable[[float], tuple[Heat, Plan]]] = {
-    "bootcamp": lambda sigma: (Heat(sigma), Plan()),
+    "bootcamp": lambda sigma: (Heat(sigma), Plan(lr=0.1)),
     "paper-cifar10": lambda sigma: (
         Heat(
             sigma,
@@ -34,6 +34,8 @@ PRESETS: dict[str, Callable[[float], tuple[Heat, Plan]]] = {
             projections=10,
             delta=0.1,
             scaling="paper",
+            weight=1.0,
+            noise="none",
             timesteps=5,
         ),
         Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),

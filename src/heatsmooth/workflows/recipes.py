@@ -153,9 +153,9 @@ RECIPES: dict[str, Recipe] = {
         noise_samples=25,
     ),
     "cifar10-small": Recipe(
-        "The same methods on CIFAR-10 with the small network, about two hours on two cores.",
+        "The same methods on CIFAR-10 with a tiny network, about two hours on two cores.",
         "cifar10",
-        "small",
+        "tiny",
         0.25,
         _methods(
             0.25,
@@ -173,9 +173,9 @@ RECIPES: dict[str, Recipe] = {
         audited=100,
     ),
     "fashion-small": Recipe(
-        "The same methods on Fashion-MNIST with the small network, about 20 minutes on two cores.",
+        "The same methods on Fashion-MNIST with a tiny network, about 20 minutes on two cores.",
         "fashion-mnist",
-        "small",
+        "tiny",
         0.25,
         _methods(
             0.25,

@@ -115,7 +115,7 @@ def smooth_run(
         "data": chosen.describe(),
         "teacher": model_hash(teacher),
         "preset": preset,
-        "heat": asdict(heat),
+        "heat": heat.describe(),
         "plan": plan.describe(),
         "seed": seed,
     }

@@ -1,0 +1,174 @@
+"""Which objective and which steps make the best network in one label-free epoch: one choice changed at a time.
+
+    python benchmarks/ablation.py --from RUN --data-root DIR --out DIR [--sigma 0.25] [--rows NAME ...] [--threads 2]
+
+Every row begins from the same trained CIFAR-10 network and differs from the preset ``bootcamp`` only where it says so.
+Each is measured as it would be used: accuracy of one clean pass and under noise (every fourth test image), and from
+``--n`` draws for each of ``--images`` test images the certificates of the average and how often one pass has its class.
+``cost``: seconds of a step as a multiple of a plain training step's, taking turns. Rows that are in ``--out`` already are
+not made again.
+"""
+
+import argparse
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from smoothing_step import step_of
+
+from heatsmooth.certification.bounds import clopper_pearson_lower
+from heatsmooth.certification.certificates import certify
+from heatsmooth.certification.radii import one_sided_radius
+from heatsmooth.data import load as load_data
+from heatsmooth.errors import InputError
+from heatsmooth.evaluate import accuracy
+from heatsmooth.models import load, model_hash
+from heatsmooth.noise import Draw
+from heatsmooth.progress import bar
+from heatsmooth.runs import Records, provenance, read_records
+from heatsmooth.training import METHODS, Baseline, Batch, heat_smoothing, preset, smooth
+
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bootcamp": ("bootcamp", {}),
+    "no ascent": ("bootcamp", {"ascent": 0.0}),
+    "ascent of 2σ": ("bootcamp", {"ascent": 2.0}),
+    "no penalty": ("bootcamp", {"estimator": "none"}),
+    "twice the penalty": ("bootcamp", {"weight": 1.0}),
+    "four times the penalty": ("bootcamp", {"weight": 2.0}),
+    "no penalty, no ascent": ("bootcamp", {"estimator": "none", "ascent": 0.0}),
+    "one clean copy, direction": ("bootcamp", {"noise": "none", "estimator": "direction", "weight": 1.0}),
+    "one clean copy, two directions": (
+        "bootcamp",
+        {"noise": "none", "estimator": "direction", "weight": 1.0, "projections": 2},
+    ),
+    "one clean copy, one projection": (
+        "bootcamp",
+        {"noise": "none", "estimator": "projection", "weight": 1.0, "penalty": "fisher"},
+    ),
+    "noise on half, no penalty": ("bootcamp", {"noise": "fraction", "estimator": "none"}),
+    "noise on half, direction": ("bootcamp", {"noise": "fraction", "estimator": "direction"}),
+    "penalty on probabilities": ("bootcamp", {"penalty": "probabilities"}),
+    "penalty on logits": ("bootcamp", {"penalty": "logits", "weight": 0.005}),
+    "squared distance of probabilities": ("bootcamp", {"distance": "squared-probabilities"}),
+    "squared distance of logits": ("bootcamp", {"distance": "squared-logits", "lr": 0.01}),
+    "batch norm frozen, lr 0.01": ("bootcamp", {"batch_norm": "frozen", "lr": 0.01}),
+    "lr 0.05": ("bootcamp", {"lr": 0.05}),
+    "lr 0.2": ("bootcamp", {"lr": 0.2}),
+    "lr constant": ("bootcamp", {"schedule": "constant"}),
+    "lr in a cosine": ("bootcamp", {"schedule": "cosine"}),
+    "batches of 64": ("bootcamp", {"batch_size": 64}),
+    "paper-imagenet, κ=1": ("paper-imagenet", {"projections": 1}),
+    "paper-imagenet": ("paper-imagenet", {}),
+}
+"""By name: the preset, and what is changed in it."""
+
+
+def main() -> None:
+    """Make and measure the rows, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="run of the trained network")
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sigma", type=float, default=0.25)
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS), metavar="NAME")
+    parser.add_argument("--images", type=int, default=400)
+    parser.add_argument("--n", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    file = arguments.out / "ablation.jsonl"
+    with Records(file) as records, bar() as progress:
+        for row in arguments.rows:
+            known = {(record["row"], record["sigma"], record["seed"]) for record in read_records(file)}
+            if (row, arguments.sigma, arguments.seed) not in known:
+                records.append(_measured(row, arguments, partial(progress, row)))
+    _print(read_records(file))
+
+
+def _measured(row: str, arguments: argparse.Namespace, progress: Any) -> dict[str, Any]:
+    """The record of one row."""
+    name, changes = ROWS[row]
+    sigma, seed = arguments.sigma, arguments.seed
+    train = load_data("cifar10", "train", root=arguments.data_root)
+    test = load_data("cifar10", "test", root=arguments.data_root)
+    teacher = load(arguments.source)
+    heat, plan = preset(name, sigma, **changes)
+    facts = {
+        "row": row,
+        "sigma": sigma,
+        "seed": seed,
+        "teacher": model_hash(teacher),
+        "heat": heat.describe(),
+        "plan": plan.describe(),
+        "images": arguments.images,
+        "n": arguments.n,
+        "cost": _cost(teacher, heat),
+    }
+    begin = time.monotonic()
+    try:
+        student = smooth(
+            teacher,
+            train,
+            sigma=sigma,
+            preset=name,
+            seed=seed,
+            device="cpu",
+            progress=lambda what, *rest: progress(*rest),
+            **changes,
+        )
+    except InputError as error:
+        return facts | {"failed": str(error), **provenance()}
+    facts |= {"seconds": round(time.monotonic() - begin, 1)}
+    chosen = test.strided(max(1, len(test) // arguments.images), arguments.images)
+    run = certify(student, chosen, sigma=sigma, n=arguments.n, n0=100, seed=seed)
+    counts = np.take_along_axis(run.counts, run.clean_classes[:, None], 1)[:, 0]
+    radius, abstain = one_sided_radius(clopper_pearson_lower(counts, run.counts.sum(1), 0.001), sigma=sigma)
+    right = (run.clean_classes == run.labels) & ~abstain
+    few = test.strided(4)
+    return facts | {
+        "clean": float(accuracy(student, few)),
+        "noisy": float(accuracy(student, few, sigma=sigma, seed=seed)),
+        "acr": float((right * radius).mean()),
+        "certified": {f"{r:g}": float((right & (radius >= r)).mean()) for r in (0.0, sigma, 2 * sigma)},
+        "agreement": float((run.counts.argmax(1) == run.clean_classes).mean()),
+        **provenance(),
+    }
+
+
+def _cost(teacher: torch.nn.Module, heat: Any, rounds: int = 5) -> float:
+    """Of a step on 128 images, as a multiple of a plain training step; the median of rounds that take turns."""
+    batch = Batch(torch.rand(128, 3, 32, 32), torch.randint(0, 10, (128,)), Draw(0), 0.0)
+    plain = step_of(teacher, partial(METHODS["clean"], choices=Baseline()), batch)
+    ours = step_of(teacher, partial(heat_smoothing, teacher=teacher, heat=heat), batch)
+    seconds: dict[Any, list[float]] = {plain: [], ours: []}
+    for _ in range(rounds + 1):
+        for take, spent in seconds.items():
+            start = time.perf_counter()
+            take()
+            spent.append(time.perf_counter() - start)
+    return round(statistics.median(seconds[ours][1:]) / statistics.median(seconds[plain][1:]), 2)
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    for sigma in sorted({record["sigma"] for record in found}):
+        print(f"\nσ = {sigma}")
+        print(f"{'':36}clean  noise  certified at 0, σ, 2σ   ACR  agreement  cost")
+        for record in (record for record in found if record["sigma"] == sigma):
+            if "failed" in record:
+                print(f"{record['row']:36}{record['failed']}")
+                continue
+            certified = "  ".join(f"{share:.3f}" for share in record["certified"].values())
+            print(
+                f"{record['row']:36}{record['clean']:.3f}  {record['noisy']:.3f}  {certified}  {record['acr']:.3f}"
+                f"      {record['agreement']:.3f}  {record['cost']:4.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
