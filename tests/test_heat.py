@@ -40,7 +40,15 @@ def estimates(heat: Heat, model: nn.Module, draws: int, images: int = 64) -> Ten
 def test_every_estimator_has_the_right_mean_on_a_linear_model(
     linear: Linear, estimator: str, scaling: str, projections: int, delta: float | None
 ) -> None:
-    heat = Heat(SIGMA, penalty="logits", estimator=estimator, scaling=scaling, projections=projections, delta=delta, noise="none")  # type: ignore[arg-type]
+    heat = Heat(
+        SIGMA,
+        penalty="logits",
+        estimator=estimator,
+        scaling=scaling,
+        projections=projections,
+        delta=delta,
+        noise="none",
+    )  # type: ignore[arg-type]
     found = estimates(heat, linear, draws=200)
     true = SIGMA**2 / 2 * float(linear.weight.detach().square().sum())
     if scaling == "paper":
@@ -82,7 +90,15 @@ def test_estimators_reach_the_weights_from_both_ends() -> None:
     """d/dW of the penalty on a linear model is σ²·W: nothing but the direction is detached."""
     for estimator, projections in (("projection", 4000), ("direction", 4000), ("exact", 1)):
         model = Linear(torch.tensor([[1.0, 2.0], [-1.0, 0.5]]))
-        heat = Heat(SIGMA, distance="squared-logits", penalty="logits", estimator=estimator, projections=projections, noise="none")  # type: ignore[arg-type]
+        heat = Heat(
+            SIGMA,
+            distance="squared-logits",
+            penalty="logits",
+            estimator=estimator,
+            projections=projections,
+            noise="none",
+            weight=1.0,
+        )  # type: ignore[arg-type]
         batch = Batch(torch.rand(1, 1, 1, 2), None, Draw(0), 0.0)
         heat_smoothing(model, batch, teacher=copy_of(model), heat=heat)["penalty"].backward()
         assert model.weight.grad is not None

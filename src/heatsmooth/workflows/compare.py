@@ -168,9 +168,9 @@ class Kitchen:
         whole = self.images.load(self.recipe.image_size)
         found = inference_times(
             self.made(name).load(),
-            whole.images(torch.arange(min(20, len(whole)))),
+            whole.images(torch.arange(min(self.recipe.timed, len(whole)))),
             sigma=self.recipe.sigma,
-            samples=self.recipe.noise_samples,
+            samples=self.recipe.timed_draws,
             seed=self.seed,
         )
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,11 @@ class Recipe:
     steps: int = 20
     eps: float = 4.0
     noise_samples: int = 100
-    """Draws of the average of stochastic networks: in attacks, and in the inference that is timed."""
+    """Draws of the average of stochastic networks under attack."""
+    timed: int = 20
+    """Test images whose inference is timed, one after another."""
+    timed_draws: int = 100
+    """Draws of the stochastic inference that is timed."""
     audited: int = 200
     smooth_on: str = ""
     """Images to smooth and train on, if not the training images of ``data``."""
@@ -83,6 +87,7 @@ class Recipe:
             else:
                 shorter[name] = method
         few = {"certified": 4, "attacked": 4, "audited": 4, "limit_train": 32, "noise_samples": 4, "steps": 2}
+        few |= {"timed": 2, "timed_draws": 20}
         few_wrong = None if self.n_wrong is None else 20
         return replace(self, methods=shorter, n=100, n0=20, n_wrong=few_wrong, **few)  # type: ignore[arg-type]  # all of them int
 
@@ -205,6 +210,7 @@ RECIPES: dict[str, Recipe] = {
         certified=50,
         attacked=25,
         noise_samples=25,
+        timed=3,
         audited=0,
     ),
 }
