@@ -5,8 +5,8 @@
 Every row begins from the same trained CIFAR-10 network and differs from the preset ``bootcamp`` only where it says so.
 Each is measured as it would be used: accuracy of one clean pass and under noise (every fourth test image), and from
 ``--n`` draws for each of ``--images`` test images the certificates of the average and how often one pass has its class.
-``cost``: seconds of a step as a multiple of a plain training step's, taking turns. Rows that are in ``--out`` already are
-not made again.
+``cost``: seconds of a step as a multiple of a plain training step's, taking turns. Rows that are in ``--out`` already
+are not made again.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from heatsmooth.errors import InputError
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import load, model_hash
 from heatsmooth.noise import Draw
-from heatsmooth.progress import bar
+from heatsmooth.progress import Progress, bar
 from heatsmooth.runs import Records, provenance, read_records
 from heatsmooth.training import METHODS, Baseline, Batch, heat_smoothing, preset, smooth
 
@@ -87,11 +87,11 @@ def main() -> None:
         for row in arguments.rows:
             known = {(record["row"], record["sigma"], record["seed"]) for record in read_records(file)}
             if (row, arguments.sigma, arguments.seed) not in known:
-                records.append(_measured(row, arguments, partial(progress, row)))
+                records.append(_measured(row, arguments, progress))
     _print(read_records(file))
 
 
-def _measured(row: str, arguments: argparse.Namespace, progress: Any) -> dict[str, Any]:
+def _measured(row: str, arguments: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """The record of one row."""
     name, changes = ROWS[row]
     sigma, seed = arguments.sigma, arguments.seed
@@ -119,7 +119,7 @@ def _measured(row: str, arguments: argparse.Namespace, progress: Any) -> dict[st
             preset=name,
             seed=seed,
             device="cpu",
-            progress=lambda what, *rest: progress(*rest),
+            progress=lambda *told: progress(row, *told[1:]),
             **changes,
         )
     except InputError as error:

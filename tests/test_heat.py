@@ -17,6 +17,8 @@ from heatsmooth.training.heat import ESTIMATORS, PENALISED
 from tests.conftest import Linear, tiny_classifier
 
 SIGMA = 0.25
+LOGITS = Heat(SIGMA, distance="squared-logits", penalty="logits", estimator="none", noise="none", weight=1.0)
+"""Clean images and logits all through: to be given an estimator."""
 
 
 def estimates(heat: Heat, model: nn.Module, draws: int, images: int = 64) -> Tensor:
@@ -40,15 +42,7 @@ def estimates(heat: Heat, model: nn.Module, draws: int, images: int = 64) -> Ten
 def test_every_estimator_has_the_right_mean_on_a_linear_model(
     linear: Linear, estimator: str, scaling: str, projections: int, delta: float | None
 ) -> None:
-    heat = Heat(
-        SIGMA,
-        penalty="logits",
-        estimator=estimator,
-        scaling=scaling,
-        projections=projections,
-        delta=delta,
-        noise="none",
-    )  # type: ignore[arg-type]
+    heat = replace(LOGITS, estimator=estimator, scaling=scaling, projections=projections, delta=delta)  # type: ignore[arg-type]
     found = estimates(heat, linear, draws=200)
     true = SIGMA**2 / 2 * float(linear.weight.detach().square().sum())
     if scaling == "paper":
@@ -60,7 +54,7 @@ def test_every_estimator_has_the_right_mean_on_a_linear_model(
 
 
 def test_exact_is_exact_on_a_linear_model(linear: Linear) -> None:
-    found = estimates(Heat(SIGMA, penalty="logits", estimator="exact", noise="none"), linear, draws=1)
+    found = estimates(replace(LOGITS, estimator="exact"), linear, draws=1)
     true = SIGMA**2 / 2 * linear.weight.detach().square().sum()
     torch.testing.assert_close(found, true.expand_as(found), rtol=1e-5, atol=0)
 
@@ -90,22 +84,14 @@ def test_estimators_reach_the_weights_from_both_ends() -> None:
     """d/dW of the penalty on a linear model is σ²·W: nothing but the direction is detached."""
     for estimator, projections in (("projection", 4000), ("direction", 4000), ("exact", 1)):
         model = Linear(torch.tensor([[1.0, 2.0], [-1.0, 0.5]]))
-        heat = Heat(
-            SIGMA,
-            distance="squared-logits",
-            penalty="logits",
-            estimator=estimator,
-            projections=projections,
-            noise="none",
-            weight=1.0,
-        )  # type: ignore[arg-type]
+        heat = replace(LOGITS, estimator=estimator, projections=projections)  # type: ignore[arg-type]
         batch = Batch(torch.rand(1, 1, 1, 2), None, Draw(0), 0.0)
         heat_smoothing(model, batch, teacher=copy_of(model), heat=heat)["penalty"].backward()
         assert model.weight.grad is not None
         torch.testing.assert_close(model.weight.grad, SIGMA**2 * model.weight.detach(), rtol=0.15, atol=0.01)
 
 
-@pytest.mark.parametrize("estimator", ["projection", "direction", "exact"])
+@pytest.mark.parametrize("estimator", ["projection", "direction", "pair", "exact"])
 @pytest.mark.parametrize("penalty", ["logits", "probabilities", "fisher"])
 def test_a_zero_gradient_gives_zero_and_no_nan(estimator: str, penalty: str) -> None:
     model = Linear(torch.zeros(5, 16))
@@ -119,7 +105,7 @@ def test_a_zero_gradient_gives_zero_and_no_nan(estimator: str, penalty: str) -> 
 
 def test_saturated_probabilities_give_no_nan() -> None:
     model = Linear(1e4 * torch.randn(5, 16))
-    for estimator in ("projection", "direction", "exact"):
+    for estimator in ("projection", "direction", "pair", "exact"):
         heat = Heat(SIGMA, estimator=estimator)
         terms = heat_smoothing(
             model, Batch(torch.rand(3, 1, 4, 4), None, Draw(0), 0.0), teacher=copy_of(model), heat=heat

@@ -215,8 +215,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(parts: int) -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 64, 5))
     images = ImageSet.of("random", torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(1)), None)
     whole, split = (
-        smooth(model, images, sigma=0.25, batch_size=16, lr=0.1, device="cpu", accumulate=count)
-        for count in (1, parts)
+        smooth(model, images, sigma=0.25, batch_size=16, lr=0.1, device="cpu", accumulate=count) for count in (1, parts)
     )
     for expected, found, start in zip(whole.parameters(), split.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

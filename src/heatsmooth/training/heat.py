@@ -117,7 +117,7 @@ PENALISED: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _unit(gradient: Tensor) -> Tensor:
     """Each image's gradient at length 1; 0 where it is 0."""
-    norm = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(gradient.dtype).tiny)
+    norm: Tensor = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(gradient.dtype).tiny)
     return gradient / norm.view(-1, 1, 1, 1)
 
 
