@@ -6,20 +6,16 @@ Every row begins from the same trained CIFAR-10 network and differs from the pre
 Each is measured as it would be used: accuracy of one clean pass and under noise (every fourth test image), and from
 ``--n`` draws for each of ``--images`` test images the certificates of the average and how often one pass has its class.
 ``where sure``: the same among the images whose average has a class of more than half, proven to 1 − 0.001 each.
-``cost``: seconds of a step as a multiple of a plain training step's, taking turns. Rows that are in ``--out`` already
-are not made again.
+Rows that are in ``--out`` already are not made again. What a step costs: ``smoothing_step.py``.
 """
 
 import argparse
-import statistics
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from smoothing_step import step_of
 
 from heatsmooth.certification.bounds import clopper_pearson_lower
 from heatsmooth.certification.certificates import certify
@@ -28,10 +24,9 @@ from heatsmooth.data import load as load_data
 from heatsmooth.errors import InputError
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import load, model_hash
-from heatsmooth.noise import Draw
 from heatsmooth.progress import Progress, bar
 from heatsmooth.runs import Records, provenance, read_records
-from heatsmooth.training import METHODS, Baseline, Batch, heat_smoothing, preset, smooth
+from heatsmooth.training import preset, smooth
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "bootcamp": ("bootcamp", {}),
@@ -109,7 +104,6 @@ def _measured(row: str, arguments: argparse.Namespace, progress: Progress) -> di
         "plan": plan.describe(),
         "images": arguments.images,
         "n": arguments.n,
-        "cost": _cost(teacher, heat),
     }
     begin = time.monotonic()
     try:
@@ -145,24 +139,10 @@ def _measured(row: str, arguments: argparse.Namespace, progress: Progress) -> di
     }
 
 
-def _cost(teacher: torch.nn.Module, heat: Any, rounds: int = 5) -> float:
-    """Of a step on 128 images, as a multiple of a plain training step; the median of rounds that take turns."""
-    batch = Batch(torch.rand(128, 3, 32, 32), torch.randint(0, 10, (128,)), Draw(0), 0.0)
-    plain = step_of(teacher, partial(METHODS["clean"], choices=Baseline()), batch)
-    ours = step_of(teacher, partial(heat_smoothing, teacher=teacher, heat=heat), batch)
-    seconds: dict[Any, list[float]] = {plain: [], ours: []}
-    for _ in range(rounds + 1):
-        for take, spent in seconds.items():
-            start = time.perf_counter()
-            take()
-            spent.append(time.perf_counter() - start)
-    return round(statistics.median(seconds[ours][1:]) / statistics.median(seconds[plain][1:]), 2)
-
-
 def _print(found: list[dict[str, Any]]) -> None:
     for sigma in sorted({record["sigma"] for record in found}):
         print(f"\nσ = {sigma}")
-        print(f"{'':36}clean  noise  certified at 0, σ, 2σ   ACR  agreement  where sure  cost")
+        print(f"{'':36}clean  noise  certified at 0, σ, 2σ   ACR  agreement  where sure")
         for record in (record for record in found if record["sigma"] == sigma):
             if "failed" in record:
                 print(f"{record['row']:36}{record['failed']}")
@@ -170,7 +150,7 @@ def _print(found: list[dict[str, Any]]) -> None:
             certified = "  ".join(f"{share:.3f}" for share in record["certified"].values())
             print(
                 f"{record['row']:36}{record['clean']:.3f}  {record['noisy']:.3f}  {certified}  {record['acr']:.3f}"
-                f"      {record['agreement']:.3f}       {record['agreement_where_sure']:.3f}  {record['cost']:4.1f}"
+                f"      {record['agreement']:.3f}       {record['agreement_where_sure']:.3f}"
             )
 
 

@@ -17,6 +17,7 @@ from heatsmooth.models import NetworkSpec, build, copy_of
 from heatsmooth.noise import Draw
 from heatsmooth.runs import provenance
 from heatsmooth.training import METHODS, Baseline, Batch, heat_smoothing, preset
+from heatsmooth.training.methods import Teacher
 
 LIMITS = {"projection κ=10": 17.0, "direction": 3.0, "bootcamp": 3.0}
 """What the steps may cost; by count of passes 14.7 is the floor of the first."""
@@ -29,7 +30,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    teacher = build(NetworkSpec("small")).eval().requires_grad_(False)
+    network = build(NetworkSpec("small"))
+    teacher = Teacher(network)
     images = torch.rand(arguments.batch, 3, 32, 32)
     batch = Batch(images, torch.randint(0, 10, (arguments.batch,)), Draw(0), 0.0)
     step = partial(heat_smoothing, teacher=teacher)
@@ -42,7 +44,7 @@ def main() -> None:
         "direction": partial(step, heat=preset("bootcamp", 0.25, noise="none", estimator="direction")[0]),
         "exact": partial(step, heat=preset("bootcamp", 0.25, noise="none", estimator="exact")[0]),
     }
-    steps = {name: step_of(teacher, objective, batch) for name, objective in objectives.items()}
+    steps = {name: _step(network, objective, batch) for name, objective in objectives.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for take in steps.values():
         take()
@@ -64,11 +66,11 @@ def main() -> None:
         print(f"{name:16} {1e3 * median:8.1f} ms  {median / plain:6.2f}× plain  {spread}{limit}")
 
 
-def step_of(
+def _step(
     network: torch.nn.Module, objective: Callable[..., dict[str, torch.Tensor]], batch: Batch
 ) -> Callable[[], None]:
     """A training step of a copy of the network, always on the same batch."""
-    student = copy_of(network).requires_grad_(True).train()
+    student = copy_of(network).train()
     optimizer = torch.optim.SGD(student.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
 
     def take() -> None:

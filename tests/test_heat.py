@@ -14,6 +14,7 @@ from heatsmooth.models import copy_of, model_hash
 from heatsmooth.noise import Draw
 from heatsmooth.training import Batch, Heat, LoaderFeed, heat_smoothing, smooth
 from heatsmooth.training.heat import ESTIMATORS, PENALISED
+from heatsmooth.training.methods import Teacher
 from tests.conftest import Linear, tiny_classifier
 
 SIGMA = 0.25
@@ -300,3 +301,12 @@ def test_bad_choices_are_refused() -> None:
             replace(good, **change)
     with pytest.raises(InputError, match="loader"):
         _ = LoaderFeed(iter([]), 0).steps_per_epoch
+
+
+def test_the_teacher_answers_as_the_network_does_and_stays_as_it_is() -> None:
+    model, images = tiny_classifier(), torch.rand(16, 1, 28, 28)
+    teacher, before = Teacher(model), model_hash(model)
+    with torch.no_grad():
+        torch.testing.assert_close(teacher(images), model.eval()(images), rtol=1e-4, atol=1e-4)
+    assert not any(weight.requires_grad for weight in teacher.parameters())
+    assert model_hash(model) == before

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.errors import InputError, require
-from heatsmooth.models import copy_of, serialise
+from heatsmooth.models import copy_of, for_inference, serialise
 from heatsmooth.models.checkpoint import load_state, load_strictly
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import write_atomically
@@ -126,7 +126,22 @@ def smooth(
 _preset = preset
 
 
-def _teacher(student: nn.Module, stage: int, out: Path | None, *, leader: bool) -> nn.Module:
+class Teacher(nn.Module):
+    """A network as it is, frozen; in its faster form from the first images on."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = copy_of(network).eval().requires_grad_(False)
+        self._faster: nn.Module | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._faster is None:
+            self._faster = for_inference(self.network, x)
+        logits: Tensor = self._faster(x)
+        return logits
+
+
+def _teacher(student: nn.Module, stage: int, out: Path | None, *, leader: bool) -> Teacher:
     """The frozen teacher of a stage: the student as the stage before left it. Both have its weights afterwards."""
     if out is not None and stage > 0:
         file = out / f"timestep-{stage}.safetensors"
@@ -136,7 +151,7 @@ def _teacher(student: nn.Module, stage: int, out: Path | None, *, leader: bool) 
             restore_student(out / STATE_FILE, student)
             if leader:
                 write_atomically(file, serialise(student.state_dict(), {}))
-    return copy_of(student).eval().requires_grad_(False)
+    return Teacher(student)
 
 
 def train(
