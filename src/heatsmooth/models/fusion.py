@@ -1,6 +1,7 @@
 """On a CPU, a convolution and the addition and ReLU after it in one pass over memory instead of three."""
 
 import operator
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -8,22 +9,33 @@ from torch.nn import functional
 
 
 class ConvolutionRelu(nn.Module):
-    """``relu(conv(x))`` or ``relu(conv(x) + shortcut)``: one oneDNN kernel unless gradients are wanted."""
+    """``relu(conv(x))`` or ``relu(conv(x) + shortcut)``: one oneDNN kernel unless gradients are wanted.
+
+    The kernel's own layout of the weights is kept from the first pass on, so they must not change afterwards.
+    """
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
         self.conv = conv
+        self._weight: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_weight": None}
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        conv, kernel = self.conv, torch.ops.mkldnn._convolution_pointwise
+        conv, kernels = self.conv, torch.ops.mkldnn
         if torch.is_grad_enabled():
             return functional.relu(conv(x) if shortcut is None else conv(x) + shortcut)
-        how = [conv.weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups]
+        how = [conv.padding, conv.stride, conv.dilation, conv.groups]
+        if self._weight is None:
+            self._weight = kernels._reorder_convolution_weight(conv.weight, *how, list(x.shape))
         fused: Tensor
         if shortcut is None:
-            fused = kernel(x, *how, "relu", [], "")
+            fused = kernels._convolution_pointwise(x, self._weight, conv.bias, *how, "relu", [], "")
         else:
-            fused = kernel.binary(x, shortcut, *how, "add", None, "relu", [], None)
+            fused = kernels._convolution_pointwise.binary(
+                x, shortcut, self._weight, conv.bias, *how, "add", None, "relu", [], None
+            )
         return fused
 
 
