@@ -58,7 +58,7 @@ class Heat:
     """Finite difference: length of the step (``projection``) or its deviation a pixel (``direction``); None is σ."""
     scaling: Literal["paper", "unbiased"] = "unbiased"
     """Of ``projection``: the paper's sum has mean κ/classes · ‖∇u‖²_F; ``unbiased`` has mean ‖∇u‖²_F."""
-    weight: float = 0.5
+    weight: float = 1.0
     """Multiplies the penalty. 1 is the paper's vector form, which heats for twice the time of eq. 2; ½ is the
     heat equation's own time (appendix A, scalar form)."""
     noise: Literal["none", "fraction", "copy"] = "copy"

@@ -34,7 +34,6 @@ PRESETS: dict[str, Callable[[float], tuple[Heat, Plan]]] = {
             projections=10,
             delta=0.1,
             scaling="paper",
-            weight=1.0,
             noise="none",
             timesteps=5,
         ),
