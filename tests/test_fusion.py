@@ -1,5 +1,6 @@
 """Networks merged for speed give the same answers."""
 
+import copy
 from typing import cast
 
 import torch
@@ -47,3 +48,11 @@ def test_a_network_whose_course_depends_on_its_input_stays_as_it_is() -> None:
     assert not any(isinstance(module, ConvolutionRelu) for module in fast.modules())
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_fused_network_can_be_copied_after_use() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(4, 3, 8, 8)
+    fused = for_inference(Residual().eval(), images)
+    with torch.inference_mode():
+        torch.testing.assert_close(copy.deepcopy(fused)(images), fused(images), rtol=0, atol=0)
