@@ -38,6 +38,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "twice the penalty": ("bootcamp", {"weight": 2.0}),
     "no penalty": ("bootcamp", {"estimator": "none"}),
     "no penalty, no ascent": ("bootcamp", {"estimator": "none", "ascent": 0.0}),
+    "lr 0.2": ("bootcamp", {"lr": 0.2}),
+    "batches of 64": ("bootcamp", {"batch_size": 64}),
     "half the penalty": ("bootcamp", _HALF),
     "half, no ascent": ("bootcamp", _HALF | {"ascent": 0.0}),
     "half, ascent of 2σ": ("bootcamp", _HALF | {"ascent": 2.0}),
