@@ -116,28 +116,33 @@ def test_saturated_probabilities_give_no_nan() -> None:
         assert bool(model.weight.grad.isfinite().all())
 
 
+class Watching(Linear):
+    """Remembers what it was shown."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__(weight)
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.detach())
+        return super().forward(x)
+
+
 @pytest.mark.parametrize("noise", ["none", "fraction", "copy"])
 def test_noise_is_on_the_named_images(noise: str) -> None:
-    seen: list[Tensor] = []
-
-    class Watching(Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(x.detach())
-            return super().forward(x)
-
     torch.manual_seed(0)
     model = Watching(torch.randn(5, 16))
     images = torch.rand(1000, 1, 4, 4)
     heat = Heat(SIGMA, noise=noise, estimator="none", ascent=0.0)  # type: ignore[arg-type]
     heat_smoothing(model, Batch(images, None, Draw(0), 0.0), teacher=Linear(torch.randn(5, 16)), heat=heat)
-    moved = (seen[0][-1000:] - images).flatten(1)
+    moved = (model.seen[0][-1000:] - images).flatten(1)
     noisy = moved.abs().sum(1) > 0
     expected = {"none": 0, "fraction": 0.5, "copy": 1}[noise]
     assert abs(float(noisy.float().mean()) - expected) < 0.06
     if noise != "none":
         assert abs(float(moved[noisy].std()) - SIGMA) < 0.01
     if noise == "copy":
-        assert torch.equal(seen[0][:1000], images)
+        assert torch.equal(model.seen[0][:1000], images)
 
 
 def test_pairs_have_the_right_mean_on_a_linear_model(linear: Linear) -> None:
@@ -155,19 +160,12 @@ def test_pairs_have_the_right_mean_on_a_linear_model(linear: Linear) -> None:
 
 def test_noisy_copies_step_uphill_by_the_named_length() -> None:
     """On a linear model the gradient of ½‖Wx − t‖² is Wᵀ(Wx − t)."""
-    seen: list[Tensor] = []
-
-    class Watching(Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(x.detach())
-            return super().forward(x)
-
     torch.manual_seed(0)
     model, teacher = Watching(torch.randn(5, 16)), Linear(torch.randn(5, 16))
     images = torch.rand(100, 1, 4, 4)
     heat = Heat(SIGMA, distance="squared-logits", ascent=1.5)
     heat_smoothing(model, Batch(images, None, Draw(0), 0.0), teacher=teacher, heat=heat)
-    noisy, pairs = seen
+    noisy, pairs = model.seen
     assert torch.equal(pairs[:100], images)
     weight = model.weight.detach()
     gradient = (noisy.flatten(1) @ weight.T - teacher(images).detach()) @ weight

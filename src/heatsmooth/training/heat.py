@@ -14,29 +14,28 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.errors import require
-from heatsmooth.models import evaluating
 from heatsmooth.noise import Draw
+from heatsmooth.training.ascent import unit, uphill
 from heatsmooth.training.batches import Batch
 
 
 def heat_smoothing(student: nn.Module, batch: Batch, *, teacher: nn.Module, heat: "Heat") -> dict[str, Tensor]:
     """The terms of the loss, each a mean over the batch; their sum is minimised. ``batch.labels`` is never read."""
     with torch.no_grad():
-        target = teacher(batch.images)
-    x = batch.images
+        answer = teacher(batch.images)
+    x, target, distance = batch.images, answer, DISTANCES[heat.distance]
     if heat.noise != "none":
         noisy = x + heat.sigma * batch.draw.normal(x.shape)
         if heat.noise == "copy":
             if heat.ascent:
-                noisy = _uphill(student, noisy, target, heat)
-            x, target = torch.cat([x, noisy]), torch.cat([target, target])
+                noisy = uphill(student, noisy, lambda v: distance(v, answer), heat.ascent * heat.sigma)
+            x, target = torch.cat([x, noisy]), torch.cat([answer, answer])
         else:
             chosen = batch.draw.uniform((len(x), 1, 1, 1)) < heat.noise_fraction
             x = torch.where(chosen, noisy, x)
     logits, squared_gradient = ESTIMATORS[heat.estimator](student, x, batch.draw, heat)
-    distance = DISTANCES[heat.distance](logits, target).mean()
     time = heat.weight * heat.sigma**2 / (2 * heat.timesteps)
-    return {"distance": distance, "penalty": time * squared_gradient.mean()}
+    return {"distance": distance(logits, target).mean(), "penalty": time * squared_gradient.mean()}
 
 
 @dataclass(frozen=True)
@@ -115,21 +114,6 @@ PENALISED: dict[str, Callable[[Tensor], Tensor]] = {
 """u(logits). The Fisher metric of the probabilities p is the Euclidean one of 2√p."""
 
 
-def _unit(gradient: Tensor) -> Tensor:
-    """Each image's gradient at length 1; 0 where it is 0."""
-    norm: Tensor = gradient.flatten(1).norm(dim=1).clamp_min(torch.finfo(gradient.dtype).tiny)
-    return gradient / norm.view(-1, 1, 1, 1)
-
-
-def _uphill(student: nn.Module, x: Tensor, target: Tensor, heat: Heat) -> Tensor:
-    """x, moved by ascent·σ to where the student, as it is in evaluation mode, is farther from the teacher."""
-    x = x.detach().requires_grad_(True)
-    with evaluating(student):
-        distance = DISTANCES[heat.distance](student(x), target).sum()
-    (gradient,) = torch.autograd.grad(distance, x)
-    return x.detach() + heat.ascent * heat.sigma * _unit(gradient)
-
-
 def _projection(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[Tensor, Tensor]:
     """Appendix B: Σ_j ((w_j·u(x + δĝ_j) − w_j·u(x)) / δ)², ĝ_j the normalised gradient of w_j·u.
 
@@ -144,7 +128,7 @@ def _projection(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[
     for _ in range(heat.projections):
         w = draw.normal(u.shape) / classes**0.5
         (gradient,) = torch.autograd.grad(u, x, w, retain_graph=True)
-        moved = PENALISED[heat.penalty](student(x.detach() + heat.step * _unit(gradient)))
+        moved = PENALISED[heat.penalty](student(x.detach() + heat.step * unit(gradient)))
         total = total + ((w * (moved - u)).sum(1) / heat.step).square()
     return logits, total if heat.scaling == "paper" else total * classes / heat.projections
 
