@@ -3,11 +3,12 @@
 import copy
 from typing import cast
 
+import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from heatsmooth.models import for_inference
-from heatsmooth.models.fusion import ConvolutionRelu
+from heatsmooth.models.fusion import FusedConvolution
 
 
 class Residual(nn.Module):
@@ -29,13 +30,50 @@ def test_relu_is_fused_into_the_convolution_before_it_where_nothing_else_needs_t
     torch.manual_seed(0)
     model, x = Residual().eval(), torch.rand(50, 3, 8, 8)
     fast = for_inference(model, x)
-    names = [name for name, module in fast.named_modules() if isinstance(module, ConvolutionRelu)]
+    names = [name for name, module in fast.named_modules() if isinstance(module, FusedConvolution)]
     assert names == ["first_relu", "second_relu"]
     assert not any(module.training for module in fast.modules())
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-6)
     slopes = [torch.autograd.grad(one(x.requires_grad_()).sum(), x)[0] for one in (model, fast)]
     torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-6)
+
+
+class SamePadding(nn.Conv2d):
+    """As EfficientNet's: zeros around the image by a module of its own, more on the right and below."""
+
+    def __init__(self, channels: int, size: int, zeros: tuple[int, int, int, int], stride: int, dilation: int) -> None:
+        super().__init__(channels, channels, size, stride=stride, groups=channels, dilation=dilation)
+        self.zeros = nn.ZeroPad2d(zeros)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = self.zeros(x)
+        return nn.functional.conv2d(
+            padded, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish])
+@pytest.mark.parametrize(
+    ("zeros", "dilation"),
+    [((1, 1, 1, 1), 1), ((0, 1, 0, 1), 1), ((2, 0, 1, 3), 1), ((1, 1, 2, 2), 2), ((0, 2, 0, 2), 2)],
+)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padding_and_activation_are_fused_with_the_convolution_between_them(
+    activation: type[nn.Module], zeros: tuple[int, int, int, int], dilation: int, stride: int
+) -> None:
+    torch.manual_seed(0)
+    conv = SamePadding(4, 3, zeros, stride, dilation)
+    model = nn.Sequential(conv, activation(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    x = 20 * torch.randn(10, 4, 9, 12)
+    fast = for_inference(model, x)
+    assert sum(isinstance(module, FusedConvolution) for module in fast.modules()) == 1
+    code = str(cast("fx.GraphModule", fast).graph)
+    assert ("zeros" in code) == (dilation == 2 and zeros == (0, 2, 0, 2))  # what the kernel cannot say stays
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+    slopes = [torch.autograd.grad(one(x.requires_grad_()).sum(), x)[0] for one in (model, fast)]
+    torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-5)
 
 
 def test_a_network_whose_course_depends_on_its_input_stays_as_it_is() -> None:
@@ -45,7 +83,7 @@ def test_a_network_whose_course_depends_on_its_input_stays_as_it_is() -> None:
 
     model, x = Wilful().eval(), torch.rand(50, 3, 8, 8)
     fast = for_inference(model, x)
-    assert not any(isinstance(module, ConvolutionRelu) for module in fast.modules())
+    assert not any(isinstance(module, FusedConvolution) for module in fast.modules())
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-6)
 

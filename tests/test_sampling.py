@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from heatsmooth import InputError
+from heatsmooth.certification import sampling
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.models import for_inference
 from tests.conftest import Linear, tiny_classifier
@@ -49,6 +50,17 @@ def test_counts_do_not_depend_on_the_batch_or_on_other_images(batch_size: int, w
         assert tally.counts.tolist() == expected[index].counts.tolist()
         assert tally.sums.tolist() == expected[index].sums.tolist()
     assert sum(tally.counts.max() < 130 for tally in expected.values()) >= 3
+
+
+@pytest.mark.parametrize("images_of_a_pass", [0.5, 3, 13])
+def test_counts_do_not_depend_on_how_many_images_pass_at_once(
+    images_of_a_pass: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = counted(100, list(range(6)))
+    monkeypatch.setattr(sampling, "CPU_PASS", int(images_of_a_pass * 784))
+    for index, tally in counted(100, list(range(6))).items():
+        assert tally.counts.tolist() == expected[index].counts.tolist()
+        assert tally.sums == pytest.approx(expected[index].sums, abs=1e-4)
 
 
 def test_more_draws_continue_the_same_stream() -> None:

@@ -10,14 +10,14 @@ from torch.utils.hooks import RemovableHandle
 
 from heatsmooth.errors import require
 from heatsmooth.models.classifier import Classifier
-from heatsmooth.models.fusion import fuse_relu
+from heatsmooth.models.fusion import fuse
 
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, between a network and its faster form."""
 
 
 def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False) -> nn.Module:
-    """A copy of ``model``, channels last, with batch norm and ReLU merged into its convolutions, or compiled.
+    """A copy of ``model``, channels last, with batch norm and activations merged into its convolutions, or compiled.
 
     ``examples`` (batch, channels, height, width) decide whether it may be used: every logit must agree to
     ``TOLERANCE`` and every class, unless its two top logits tie within that. What cannot be merged stays
@@ -80,15 +80,15 @@ def folded(model: nn.Module, examples: Tensor) -> tuple[nn.Module, int]:
 
 
 def _fused(model: nn.Module, examples: Tensor) -> nn.Module:
-    """``model`` with ReLUs fused into the convolutions before them, see ``fusion``; itself where that fails."""
+    """``model`` with padding and activations fused with their convolutions, see ``fusion``; itself where that fails."""
     if examples.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return model
     twin = copy.deepcopy(model)
     try:
         if isinstance(twin, Classifier):
-            twin.network = fuse_relu(twin.network)
+            twin.network = fuse(twin.network)
         else:
-            twin = fuse_relu(twin)
+            twin = fuse(twin)
         return twin if _alike(model, twin, examples) else model
     except Exception:  # tracing runs the user's code on stand-ins for tensors, which may raise anything
         return model
