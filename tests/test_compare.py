@@ -25,6 +25,11 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_changes_nothing(
     found = json.loads(capsys.readouterr().out)
     assert list(found["methods"]) == list(RECIPES["fashion-small"].methods)
     assert all(0 <= row["agreement"] <= 1 for row in found["methods"].values())
+    origins = {name: gain["from"] for name, gain in found["gains"].items()}
+    assert origins == {"paper-imagenet": "undefended", "bootcamp": "undefended", "adversarial-smoothed": "adversarial"}
+    for kind in ("certified", "top-2"):
+        rise = found["gains"]["bootcamp"][kind]["one_pass_accuracy"]
+        assert rise["difference_interval"][0] <= rise["difference"] <= rise["difference_interval"][1]
     assert (tmp_path / "report.html").stat().st_size > 10_000
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")} | {
         path: path.read_bytes() for path in tmp_path.rglob("model.safetensors")

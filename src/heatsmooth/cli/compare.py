@@ -93,6 +93,10 @@ def compare(
         "abstentions count as errors. PGD and DDN: the median L2 distance "
         "they need, on the average where a method predicts by averaging."
     )
+    for name, gain in found["gains"].items():
+        changed = [(kind, gain[kind]) for kind in gain if kind != "from"]
+        rows = [_gained(kind, measure, facts) for kind, facts_of in changed for measure, facts in facts_of.items()]
+        table(rows, f"{gain['from']} → {name}, with 95 % intervals over images")
     typer.echo(f"Report: {page['out']}")
 
 
@@ -125,4 +129,22 @@ def _shown(name: str, row: dict[str, Any]) -> dict[str, str]:
         "ACR": distance("average_certified_radius"),
         "PGD": distance("pgd_median"),
         "DDN": distance("ddn_median"),
+    }
+
+
+def _gained(kind: str, measure: str, facts: dict[str, Any]) -> dict[str, str]:
+    from heatsmooth.certification.radii import round_down
+
+    def between(key: str, form: str) -> str:
+        if facts[key] is None:
+            return "–"
+        low, high = facts[f"{key}_interval"]
+        return f"{facts[key]:{form}} ({low:{form}} to {high:{form}})"
+
+    return {
+        "": f"{measure.replace('_', ' ')}{'' if kind == 'certified' else f', {kind}'}",
+        "before": f"{round_down(facts['before'], 3):.3f}",
+        "after": f"{round_down(facts['after'], 3):.3f}",
+        "difference": between("difference", "+.3f"),
+        "factor": between("factor", ".2f"),
     }

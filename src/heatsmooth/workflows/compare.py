@@ -22,6 +22,7 @@ from heatsmooth.runs import read_json, write_json
 from heatsmooth.workflows.attack import Attack, attack_run
 from heatsmooth.workflows.audit import audit_run
 from heatsmooth.workflows.certify import certify_run, recompute_run
+from heatsmooth.workflows.gains import gains
 from heatsmooth.workflows.inputs import Images, Network
 from heatsmooth.workflows.recipes import RECIPES, Given, Method, Recipe, Smoothed, Trained
 from heatsmooth.workflows.timing import inference_times
@@ -93,7 +94,7 @@ class Kitchen:
             yield Stage(name, partial(self._make, name, method))
         for name, method in self.recipe.compared.items():
             yield Stage(f"{name}-certified", partial(self._certify, name, method))
-            if self.recipe.top_k > 1 and self.recipe.n_wrong is None:
+            if self.recipe.has_top_k:
                 yield Stage(f"{name}-top-{self.recipe.top_k}", partial(self._recertify, name))
             for kind in ("pgd", "ddn"):
                 yield Stage(f"{name}-{kind}", partial(self._attack, name, method, kind))
@@ -242,6 +243,7 @@ def compare_run(
         "seeds": list(seeds),
         "seconds": round(time.monotonic() - begin, 1),
         "methods": {name: _row(name, recipe, [out / f"seed-{seed}" for seed in seeds]) for name in recipe.compared},
+        "gains": _gains(recipe, [out / f"seed-{seed}" for seed in seeds]),
     }
     write_json(out / "comparison.json", found)
     return found
@@ -257,6 +259,19 @@ def _row(name: str, recipe: Recipe, places: list[Path]) -> dict[str, Any]:
         if len(values) > 1:
             row[f"{key}_sd"] = float(np.std(values, ddof=1))
     return row
+
+
+def _gains(recipe: Recipe, places: list[Path]) -> dict[str, dict[str, Any]]:
+    """By smoothed method and kind of certificate, what smoothing brought, if the network before it is compared too."""
+    kinds = {"certified": 1, **({f"top-{recipe.top_k}": recipe.top_k} if recipe.has_top_k else {})}
+    found: dict[str, dict[str, Any]] = {}
+    for name, method in recipe.compared.items():
+        if isinstance(method, Smoothed) and method.start in recipe.compared:
+            found[name] = {"from": method.start}
+            for kind, k in kinds.items():
+                before, after = ([place / f"{which}-{kind}" for place in places] for which in (method.start, name))
+                found[name][kind] = gains(before, after, top_k=k)
+    return found
 
 
 def _figures(place: Path, name: str, recipe: Recipe) -> dict[str, float | None]:

@@ -76,6 +76,11 @@ class Recipe:
         """The methods that are certified, attacked and timed."""
         return {name: method for name, method in self.methods.items() if name not in self.made_only}
 
+    @property
+    def has_top_k(self) -> bool:
+        """Whether there are certificates for more than the most probable class."""
+        return self.top_k > 1 and self.n_wrong is None
+
     def rehearsed(self) -> "Recipe":
         """The same stages on a handful of images: whether all of it runs, before it is paid for."""
         shorter: dict[str, Method] = {}
@@ -210,7 +215,7 @@ RECIPES: dict[str, Recipe] = {
         n=400,
         n0=25,
         top_k=5,
-        certified=50,
+        certified=100,
         attacked=25,
         noise_samples=25,
         timed=3,
