@@ -41,17 +41,22 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_changes_nothing(
     assert {path: path.read_bytes() for path in files} == files
 
 
+@pytest.mark.parametrize("source", ["{}/mine.safetensors", "brought:network"])
 def test_a_brought_network_is_smoothed_on_other_images_than_it_is_certified_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tiny_classifier(channels=3), tmp_path / "mine.safetensors")
+    (tmp_path / "brought.py").write_text(
+        "from tests.conftest import tiny_classifier\n\ndef network():\n    return tiny_classifier(channels=3).network\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
     for number, image in enumerate(pixels):
         folder = tmp_path / ("smoothing" if number % 2 else "held-out") / f"n{number % 10}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{number}.png")
     (tmp_path / "classes.json").write_text(json.dumps({f"n{number}": number for number in range(10)}))
-    words = f"compare imagenet-sample --rehearse --quiet --json --device cpu --from {tmp_path}/mine.safetensors"
+    words = f"compare imagenet-sample --rehearse --quiet --json --device cpu --from {source.format(tmp_path)}"
     words += f" --data imagefolder:{tmp_path}/held-out --smooth-on imagefolder:{tmp_path}/smoothing --image-size 16"
     words += f" --class-index {tmp_path}/classes.json --n-wrong 20 --out {tmp_path}/out"
     assert run(words.split()) == 0

@@ -84,9 +84,9 @@ class Kitchen:
             self._settings(method)
 
     def made(self, name: str) -> Network:
-        """The network of a method. A brought one keeps its ``model``: code is imported only where it is named."""
-        model = None if self.network is None else self.network.model
-        return Network(self.place / name, model, size=self.recipe.image_size)
+        """The network of a method. A brought one keeps its code: that is imported only where it is named."""
+        code = None if self.network is None else self.network.code
+        return Network(self.place / name, code, size=self.recipe.image_size)
 
     def stages(self) -> Iterator[Stage]:
         """All stages, in an order in which each finds what it needs."""

@@ -9,6 +9,7 @@ from heatsmooth.data.sources import Split
 from heatsmooth.errors import require
 from heatsmooth.models import Classifier, recorded_spec
 from heatsmooth.models import load as load_model
+from heatsmooth.models.checkpoint import CALLABLE
 from heatsmooth.progress import Progress, silent
 
 
@@ -25,6 +26,11 @@ class Network:
     std: tuple[float, ...] | None = None
     size: int | None = None
     """Side of the images it is given; by default what it records."""
+
+    @property
+    def code(self) -> str | None:
+        """The network's code, if the user named any: beside its weights, or as their source."""
+        return str(self.source) if self.model is None and CALLABLE.fullmatch(str(self.source)) else self.model
 
     @property
     def side(self) -> int | None:
