@@ -55,8 +55,9 @@ def inference_times(
                 spent[name].append(seconds)
     medians = {name: statistics.median(values) for name, values in spent.items()}
     agreeing = sum(once[i] == often[i] for i in once) / len(once)
-    hardware = provenance()["hardware"]
-    return {**medians, "samples": samples, "images": len(images), "agreement": agreeing, "hardware": hardware}
+    made = {name: fact for name, fact in provenance().items() if name in ("commit", "hardware")}
+    size = {"samples": samples, "images": len(images), "threads": torch.get_num_threads()}
+    return {**medians, **size, "agreement": agreeing, **made}
 
 
 def _seconds(way: Callable[[int], None], images: int) -> float:
