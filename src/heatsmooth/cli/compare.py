@@ -88,7 +88,7 @@ def compare(
         return
     table([_shown(name, row) for name, row in found["methods"].items()], f"{chosen.about} σ={chosen.sigma:g}")
     typer.echo(
-        "One pass: accuracy of the network; agrees: how often its class is that of its Gaussian average. r ≥ and ACR: "
+        "One pass: accuracy of the network; agree: how often its class is that of its Gaussian average. r ≥ and ACR: "
         "certified accuracy and mean radius of the average, each certificate false with probability at most 0.001, "
         "abstentions count as errors. PGD and DDN: the median L2 distance "
         "they need, on the average where a method predicts by averaging."
@@ -123,7 +123,7 @@ def _shown(name: str, row: dict[str, Any]) -> dict[str, str]:
     return {
         "method": name,
         "one pass": share("one_pass_accuracy"),
-        "agrees": share("agreement"),
+        "agree": share("agreement"),
         "r ≥ .25": share("certified_at_0.25"),
         "r ≥ .5": share("certified_at_0.5"),
         "ACR": distance("average_certified_radius"),
@@ -133,18 +133,19 @@ def _shown(name: str, row: dict[str, Any]) -> dict[str, str]:
 
 
 def _gained(kind: str, measure: str, facts: dict[str, Any]) -> dict[str, str]:
+    """Shares change by points; radii by a factor, or by a difference where there was none to multiply."""
     from heatsmooth.certification.radii import round_down
 
-    def between(key: str, form: str) -> str:
-        if facts[key] is None:
-            return "–"
-        low, high = facts[f"{key}_interval"]
-        return f"{facts[key]:{form}} ({low:{form}} to {high:{form}})"
-
-    return {
-        "": f"{measure.replace('_', ' ')}{'' if kind == 'certified' else f', {kind}'}",
-        "before": f"{round_down(facts['before'], 3):.3f}",
-        "after": f"{round_down(facts['after'], 3):.3f}",
-        "difference": between("difference", "+.3f"),
-        "factor": between("factor", ".2f"),
-    }
+    name = measure.replace("average_certified_radius", "ACR").replace("_", " ")
+    name += "" if kind == "certified" else f", {kind}"
+    (low, high), change = facts["difference_interval"], facts["difference"]
+    if "radius" not in measure:
+        before, after = (f"{facts[key]:.1%}" for key in ("before", "after"))
+        changed = f"{100 * change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+    else:
+        before, after = (f"{round_down(facts[key], 3):.3f}" for key in ("before", "after"))
+        changed = f"{change:+.3f} ({low:+.3f} to {high:+.3f})"
+        if facts["factor"] is not None:
+            low, high = facts["factor_interval"]
+            changed = f"× {facts['factor']:.2f} ({low:.2f} to {high:.2f})"
+    return {"": name, "before": before, "after": after, "change": changed}

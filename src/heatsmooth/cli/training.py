@@ -237,10 +237,11 @@ def _shown(name: str, value: Any) -> str:
 
 def table(rows: list[dict[str, str]], title: str) -> None:
     """Print rows of equal keys as a table on standard output."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(title=title, title_justify="left")
+    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in rows[0]:
         first = name == next(iter(rows[0]))
         grid.add_column(name, justify="left" if first else "right", no_wrap=first)
