@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from heatsmooth import InputError
-from heatsmooth.certification import sampling
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
-from heatsmooth.models import for_inference
+from heatsmooth.models import for_inference, inference
 from tests.conftest import Linear, tiny_classifier
 
 
@@ -57,7 +56,7 @@ def test_counts_do_not_depend_on_how_many_images_pass_at_once(
     images_of_a_pass: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = counted(100, list(range(6)))
-    monkeypatch.setattr(sampling, "CPU_PASS", int(images_of_a_pass * 784))
+    monkeypatch.setattr(inference, "CPU_PASS", int(images_of_a_pass * 784))
     for index, tally in counted(100, list(range(6))).items():
         assert tally.counts.tolist() == expected[index].counts.tolist()
         assert tally.sums == pytest.approx(expected[index].sums, abs=1e-4)

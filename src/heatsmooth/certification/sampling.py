@@ -21,15 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heatsmooth.errors import require
-from heatsmooth.models import device_of
+from heatsmooth.models import device_of, images_of_a_pass
 from heatsmooth.noise import mixed_seed
 
 CHUNK = 50
 """Noisy copies that share a seed. Part of what a count is: another number would give other noise."""
-
-CPU_PASS = 1_600_000
-"""Numbers in the images of one pass on a CPU, 10 images of 3 × 224 × 224: with more, what lies between its layers
-overflows the caches, and memory is fetched anew for each."""
 
 CLEAN = "clean"
 """The stream without noise: one draw is the image itself."""
@@ -241,7 +237,7 @@ class Sampler:
         channels, height, width = parts[0].job.image.shape
         count = _rows(parts)
         rows = max(self.batch_size if self.even else CHUNK, count)
-        at_once = rows if self.even or self.device.type != "cpu" else _rows_of_a_pass(channels * height * width, rows)
+        at_once = rows if self.even else images_of_a_pass(self.device, channels * height * width) or rows
         rows = -(-rows // at_once) * at_once
         batch = torch.empty(rows, height, width, channels, device=self.device)
         batch[count:] = 0
@@ -284,12 +280,6 @@ def _replicas(model: nn.Module, count: int) -> list[nn.Module]:
         return [model, *(copy.deepcopy(model, dict(weights)) for _ in range(count - 1))]
     except Exception:  # copying runs the user's code, which may raise anything
         return [model]
-
-
-def _rows_of_a_pass(numbers: int, rows: int) -> int:
-    """How many of ``rows`` images of so many numbers pass a CPU at once: all, or a part of ``CHUNK`` that fits."""
-    fitting = max(1, CPU_PASS // numbers)
-    return rows if fitting >= CHUNK else max(part for part in range(1, fitting + 1) if CHUNK % part == 0)
 
 
 def _rows(parts: list[Part]) -> int:

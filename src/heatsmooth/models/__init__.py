@@ -2,7 +2,7 @@
 
 from heatsmooth.models.checkpoint import load, load_state, model_hash, recorded_spec, save, serialise
 from heatsmooth.models.classifier import Classifier, build, copy_of, count_classes, device_of, evaluating
-from heatsmooth.models.inference import check_gradient, check_independence, for_inference
+from heatsmooth.models.inference import check_gradient, check_independence, for_inference, images_of_a_pass
 from heatsmooth.models.resnet import ARCHITECTURES, ResNet
 from heatsmooth.models.spec import NetworkSpec
 
@@ -19,6 +19,7 @@ __all__ = [
     "device_of",
     "evaluating",
     "for_inference",
+    "images_of_a_pass",
     "load",
     "load_state",
     "model_hash",

@@ -15,6 +15,20 @@ from heatsmooth.models.fusion import fuse
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, between a network and its faster form."""
 
+CPU_PASS = 1_600_000
+"""Numbers in the images of one pass on a CPU, 10 images of 3 × 224 × 224: with more, what lies between its layers
+overflows the caches, and memory is fetched anew for each."""
+
+
+def images_of_a_pass(device: torch.device, numbers: int) -> int | None:
+    """How many images of so many numbers each had better pass at once; None if as many as there are.
+
+    A divisor of 50, so that usual batches fall into passes that are all alike.
+    """
+    if device.type != "cpu" or 50 * numbers <= CPU_PASS:
+        return None
+    return max(part for part in (1, 2, 5, 10, 25) if part == 1 or part * numbers <= CPU_PASS)
+
 
 def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False) -> nn.Module:
     """A copy of ``model``, channels last, with batch norm and activations merged into its convolutions, or compiled.
