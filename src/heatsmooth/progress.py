@@ -42,6 +42,8 @@ def bar(*, shown: bool = True) -> Iterator[Progress]:
             def show(what: str, done: int, total: int, note: str = "") -> None:
                 if what not in tasks:
                     tasks[what] = display.add_task(what, total=total, completed=done, note=note)
+                elif done < display._tasks[tasks[what]].completed:
+                    display.reset(tasks[what])
                 display.update(tasks[what], completed=done, total=total, note=note)
 
             yield show
@@ -50,13 +52,13 @@ def bar(*, shown: bool = True) -> Iterator[Progress]:
 
 
 class _Lines:
-    """One line for each tenth of the work."""
+    """One line for each tenth of the work, and again when the same is done anew."""
 
     def __init__(self) -> None:
         self._shown: dict[str, int] = {}
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
         tenth = 10 * done // max(total, 1)
-        if self._shown.get(what, -1) < tenth:
+        if self._shown.get(what) != tenth:
             self._shown[what] = tenth
             print(f"{what}: {done} of {total} {note}".rstrip(), file=sys.stderr, flush=True)

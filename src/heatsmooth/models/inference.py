@@ -15,8 +15,8 @@ from heatsmooth.models.fusion import fuse
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, between a network and its faster form."""
 
-CPU_PASS = 1_600_000
-"""Numbers in the images of one pass on a CPU, 10 images of 3 × 224 × 224: with more, what lies between its layers
+CPU_PASS = 800_000
+"""Numbers in the images of one pass on a CPU, 5 images of 3 × 224 × 224: with more, what lies between its layers
 overflows the caches, and memory is fetched anew for each."""
 
 
