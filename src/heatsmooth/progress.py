@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 
@@ -37,13 +37,14 @@ def bar(*, shown: bool = True) -> Iterator[Progress]:
             TextColumn("{task.fields[note]}"),
             console=console,
         ) as display:
-            tasks = {}
+            tasks, last = dict[str, TaskID](), dict[str, int]()
 
             def show(what: str, done: int, total: int, note: str = "") -> None:
                 if what not in tasks:
                     tasks[what] = display.add_task(what, total=total, completed=done, note=note)
-                elif done < display._tasks[tasks[what]].completed:
+                elif done < last[what]:  # the same is done anew: its time begins again
                     display.reset(tasks[what])
+                last[what] = done
                 display.update(tasks[what], completed=done, total=total, note=note)
 
             yield show
