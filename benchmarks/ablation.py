@@ -143,12 +143,13 @@ def _print(found: list[dict[str, Any]]) -> None:
         print(f"\nσ = {sigma}")
         print(f"{'':36}clean  noise  certified at 0, σ, 2σ   ACR  agreement  where sure")
         for record in (record for record in found if record["sigma"] == sigma):
+            row = record["row"] + (f", seed {record['seed']}" if record["seed"] else "")
             if "failed" in record:
-                print(f"{record['row']:36}{record['failed']}")
+                print(f"{row:36}{record['failed']}")
                 continue
             certified = "  ".join(f"{share:.3f}" for share in record["certified"].values())
             print(
-                f"{record['row']:36}{record['clean']:.3f}  {record['noisy']:.3f}  {certified}  {record['acr']:.3f}"
+                f"{row:36}{record['clean']:.3f}  {record['noisy']:.3f}  {certified}  {record['acr']:.3f}"
                 f"      {record['agreement']:.3f}       {record['agreement_where_sure']:.3f}"
             )
 

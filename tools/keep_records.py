@@ -8,6 +8,8 @@ Top-k certificates stay behind, as ``heatsmooth certify --recompute … --top-k`
 import argparse
 from pathlib import Path
 
+from heatsmooth.runs import Records, read_records
+
 
 def main() -> None:
     """Copy the records; say how many bytes."""
@@ -15,20 +17,27 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--cut", nargs="*", default=[], metavar="PREFIX", help="other paths to leave out")
+    parser.add_argument("--drop", nargs="*", default=[], metavar="FIELD", help="fields of certificates, as sums")
     arguments = parser.parse_args()
     source = arguments.source.resolve()
     prefixes = sorted({f"{source.parent}/", *(f"{prefix.rstrip('/')}/" for prefix in arguments.cut)}, key=len)
     size = 0
     for file in sorted(source.rglob("*.json*")):
-        place = file.relative_to(source)
-        if "-top-" in str(place):
+        copy = arguments.target / file.relative_to(source)
+        if "-top-" in str(copy):
             continue
-        text = file.read_text(encoding="utf-8")
-        for prefix in reversed(prefixes):
-            text = text.replace(prefix, "")
-        (arguments.target / place).parent.mkdir(parents=True, exist_ok=True)
-        (arguments.target / place).write_text(text, encoding="utf-8")
-        size += len(text)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.unlink(missing_ok=True)
+        if file.suffix == ".jsonl":
+            with Records(copy) as records:
+                for record in read_records(file):
+                    records.append({name: value for name, value in record.items() if name not in arguments.drop})
+        else:
+            text = file.read_text(encoding="utf-8")
+            for prefix in reversed(prefixes):
+                text = text.replace(prefix, "")
+            copy.write_text(text, encoding="utf-8")
+        size += copy.stat().st_size
     print(f"{arguments.target}: {size:,} bytes")
 
 
