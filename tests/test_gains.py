@@ -31,7 +31,7 @@ def test_twice_every_radius_is_a_factor_of_two_without_doubt(monkeypatch: pytest
     radii = np.linspace(0.1, 0.5, 41)
     runs = {name: [record(i, k * r) for i, r in enumerate(radii)] for name, k in (("before", 1.0), ("later", 2.0))}
     found = measured(runs, monkeypatch)
-    for name in ("average_certified_radius", "median_radius"):
+    for name in ("average_certified_radius", "median_certified_radius"):
         assert found[name]["before"] == pytest.approx(0.3)
         assert found[name]["factor"] == pytest.approx(2)
         assert found[name]["factor_interval"] == pytest.approx([2, 2])

@@ -1,5 +1,6 @@
 """``heatsmooth compare``."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,11 +89,19 @@ def compare(
         return
     table([_shown(name, row) for name, row in found["methods"].items()], f"{chosen.about} σ={chosen.sigma:g}")
     typer.echo(
-        "One pass: accuracy of the network; agree: how often its class is that of its Gaussian average. r ≥ and ACR: "
-        "certified accuracy and mean radius of the average, each certificate false with probability at most 0.001, "
-        "abstentions count as errors. PGD and DDN: the median L2 distance "
-        "they need, on the average where a method predicts by averaging."
+        "One pass: accuracy of the network; average: of its Gaussian average, which smoothadv and gaussian predict by; "
+        "agree: how often both have the same class. r ≥ and ACR: certified accuracy and mean radius of the average, "
+        "each certificate false with probability at most 0.001; wrong classes and abstentions count as 0. The number "
+        "of draws caps every radius."
     )
+    table([_attacked(name, row) for name, row in found["methods"].items()], "Attacked, and timed on one image")
+    goal = "top-1" if found["attacked_top_k"] == 1 else f"top-{found['attacked_top_k']}"
+    typer.echo(
+        f"PGD and DDN: the median L2 distance at which {chosen.steps} steps of the {goal} attack succeed, over images "
+        "right at the start; on one fixed average of draws where a method predicts by averaging."
+    )
+    if found["smoothed_on_the_certified_images"]:
+        typer.echo("The networks were smoothed on the very images that are certified; name others by --smooth-on.")
     for name, gain in found["gains"].items():
         changed = [(kind, gain[kind]) for kind in gain if kind != "from"]
         rows = [_gained(kind, measure, facts) for kind, facts_of in changed for measure, facts in facts_of.items()]
@@ -114,21 +123,30 @@ def _shown(name: str, row: dict[str, Any]) -> dict[str, str]:
         spread = f" ± {row[f'{key}_sd']:.1%}" if f"{key}_sd" in row else ""
         return f"{row[key]:.1%}{spread}"
 
-    def distance(key: str) -> str:
-        if row[key] is None:
-            return "–"
-        spread = f" ± {row[f'{key}_sd']:.3f}" if f"{key}_sd" in row else ""
-        return f"{round_down(row[key], 3):.3f}{spread}"
-
+    spread = f" ± {row['average_certified_radius_sd']:.3f}" if "average_certified_radius_sd" in row else ""
     return {
         "method": name,
         "one pass": share("one_pass_accuracy"),
+        "average": share("average_accuracy"),
         "agree": share("agreement"),
         "r ≥ .25": share("certified_at_0.25"),
         "r ≥ .5": share("certified_at_0.5"),
-        "ACR": distance("average_certified_radius"),
+        "ACR": f"{round_down(row['average_certified_radius'], 3):.3f}{spread}",
+    }
+
+
+def _attacked(name: str, row: dict[str, Any]) -> dict[str, str]:
+    def distance(key: str) -> str:
+        return "–" if row[key] is None else f"{math.ceil(1000 * row[key]) / 1000:.3f}"
+
+    once, often = row["one_pass_seconds"], row["stochastic_seconds"]
+    return {
+        "method": name,
         "PGD": distance("pgd_median"),
         "DDN": distance("ddn_median"),
+        "one pass": f"{1000 * once:.1f} ms",
+        "stochastic": f"{1000 * often:.1f} ms",
+        "slower by": f"× {often / once:.1f}",
     }
 
 
@@ -147,5 +165,7 @@ def _gained(kind: str, measure: str, facts: dict[str, Any]) -> dict[str, str]:
         changed = f"{change:+.3f} ({low:+.3f} to {high:+.3f})"
         if facts["factor"] is not None:
             low, high = facts["factor_interval"]
-            changed = f"× {facts['factor']:.2f} ({low:.2f} to {high:.2f})"
+            changed = (
+                f"× {facts['factor']:.2f} ({math.floor(100 * low) / 100:.2f} to {math.ceil(100 * high) / 100:.2f})"
+            )
     return {"": name, "before": before, "after": after, "change": changed}

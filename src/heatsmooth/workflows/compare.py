@@ -72,9 +72,9 @@ class Kitchen:
         return replace(self.images, data=self.recipe.smooth_on or self.recipe.data)
 
     def spread(self, wanted: int) -> Images:
-        """So many of the test images, evenly spread."""
+        """At most so many of the test images, evenly spread: folders are sorted by class."""
         whole = self.images.load(self.recipe.image_size)
-        return replace(self.images, stride=max(1, len(whole) // wanted), count=wanted)
+        return replace(self.images, stride=-(-len(whole) // wanted), count=wanted)
 
     def check(self) -> None:
         """Refuse images that are not there, and settings that cannot be, before anything is made."""
@@ -156,7 +156,7 @@ class Kitchen:
             attack=kind,  # type: ignore[arg-type]  # checked by Attack
             steps=self.recipe.steps,
             eps=self.recipe.eps,
-            top_k=self.recipe.top_k if self.recipe.top_k == 5 else 1,
+            top_k=self.recipe.attacked_top_k,
             **(averaged if method.stochastic else {}),  # type: ignore[arg-type]
         )
         images, out = self.spread(self.recipe.attacked), self.place / f"{name}-{kind}"
@@ -241,6 +241,8 @@ def compare_run(
         "out": str(out),
         "sigma": recipe.sigma,
         "seeds": list(seeds),
+        "smoothed_on_the_certified_images": recipe.smooths_what_it_certifies,
+        "attacked_top_k": recipe.attacked_top_k,
         "seconds": round(time.monotonic() - begin, 1),
         "methods": {name: _row(name, recipe, [out / f"seed-{seed}" for seed in seeds]) for name in recipe.compared},
         "gains": _gains(recipe, [out / f"seed-{seed}" for seed in seeds]),
@@ -300,8 +302,7 @@ def _figures(place: Path, name: str, recipe: Recipe) -> dict[str, float | None]:
         "largest_radius": float(radius.max()),
         "l_bound_median": float(np.median(bound)),
         "l_bound_mean": float(bound.mean()),
-        "one_pass_seconds": timing["one_pass_seconds"],
-        "stochastic_seconds": timing["stochastic_seconds"],
+        **{key: value for key, value in timing.items() if key.endswith("_seconds")},
     }
     for kind in ("pgd", "ddn"):
         distances = np.array(

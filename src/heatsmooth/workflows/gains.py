@@ -19,11 +19,11 @@ def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 
     """By measure, its value before and after, the difference, and an interval of the difference and of the factor.
 
     ``before`` and ``after``: directories of certificates over the same images, one for each seed of the comparison;
-    values are means over the seeds. ``top_k``: the certificates are of the label among the k most probable classes, and
-    a pass is right if it has it there. The intervals speak of other images of the same kind, for these networks: the
-    middle ``LEVEL`` of what the images give when drawn anew with replacement, the same for both (paired percentile
-    bootstrap; too narrow for a few dozen images and for shares next to 0 or 1). A factor is
-    None where its divisor is, or may well be, 0.
+    values are means over the seeds. Radii count as 0 where the class is wrong or abstained from. ``top_k``: the
+    certificates are of the label among the k most probable classes, and a pass is right if it has it there. The
+    intervals speak of other images of the same kind, for these networks: the middle ``LEVEL`` of what the images give
+    when drawn anew with replacement, the same for both (paired percentile bootstrap; too narrow for a few dozen images
+    and for shares next to 0 or 1). A factor is None where its divisor is, or may well be, 0.
     """
     same = all(_images(directory) == _images(before[0]) for directory in [*before, *after])
     require(same, f"{after[0]}: expected certificates of the images of {before[0]}, got others; certify the same ones")
@@ -65,7 +65,7 @@ def _measures(directories: list[Path], top_k: int) -> dict[str, tuple[Values, bo
         "one_pass_accuracy": (one_pass.astype(np.float64), False),
         "certified_at_0": (right.astype(np.float64), False),
         "average_certified_radius": (right * radius, False),
-        "median_radius": (radius, True),
+        "median_certified_radius": (right * radius, True),
     }
 
 
