@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from heatsmooth.certification.accuracy import false_certificates
 from heatsmooth.report.audits import KINDS
@@ -41,6 +42,8 @@ class _Hero:
     teacher: Training | None
     certified: Certification | None
     before: Certification | None
+    origin: str = ""
+    """What the network it was made from is called, if that is in the report."""
 
 
 def summarise(collection: Collection, names: Names) -> Summary:
@@ -64,10 +67,12 @@ def _hero(collection: Collection, names: Names) -> _Hero:
         first = certified[0] if certified else next(iter(collection.certifications), None)
         return _Hero(names.model_of(first) if first else "", None, None, first, None)
     own = collection.certified(maker.model)
-    teacher = collection.maker(text(maker.run.info, "settings", "teacher"))
-    before = [c for c in certified if teacher is not None and own is not None and c.model == teacher.model]
+    began_from = text(maker.run.info, "settings", "teacher")
+    teacher = collection.maker(began_from)
+    before = [c for c in certified if own is not None and began_from is not None and c.model == began_from]
     same = next((c for c in before if own is not None and c.sigma == own.sigma), None)
-    return _Hero(maker.run.name, maker, teacher, own, same)
+    origin = teacher.run.name if teacher else names.model_of(before[0]) if before else ""
+    return _Hero(maker.run.name, maker, teacher, own, same, origin)
 
 
 def _at(hero: _Hero) -> float:
@@ -86,13 +91,18 @@ def _lead(collection: Collection, hero: _Hero) -> str:
         f"The Gaussian average of “{hero.name}” is certified {does}, "
         f"whatever perturbation of L2 norm up to {plain(_at(hero))} is added"
     )
-    if hero.before is not None and hero.teacher is not None:
-        return f"{lead}; for “{hero.teacher.run.name}”, which it was made from, it is {_before(hero)}."
+    if hero.before is not None:
+        return f"{lead}; for “{hero.origin}”, which it was made from, it is {_before(hero)}."
     return f"{lead}."
 
 
 def _before(hero: _Hero) -> str:
     return percent(certified_at(hero.before, _at(hero))) if hero.before else ""
+
+
+def _tested(info: Any) -> str:
+    """What the accuracies that training recorded were measured on."""
+    return "clean images" if text(info, "summary", "tested_on") is None else "the clean images it was smoothed on"
 
 
 def _counted(collection: Collection) -> str:
@@ -126,7 +136,7 @@ def _tiles(collection: Collection, hero: _Hero) -> list[Tile]:
         clean, was_clean = number(info, "summary", "accuracy"), number(info, "summary", "teacher_accuracy")
         if clean is not None:
             before = "" if was_clean is None else f"{percent(was_clean)} before · "
-            tiles.append(Tile(percent(clean), "accuracy in one pass", f"{before}clean images"))
+            tiles.append(Tile(percent(clean), "accuracy in one pass", f"{before}{_tested(info)}"))
         labels = "no labels" if hero.maker.run.command == "smooth" else "with labels"
         tiles.append(Tile(duration(hero.maker.run.seconds), "training", f"{_epochs(hero.maker)} · {labels}"))
     for audit in collection.audits:
@@ -156,7 +166,7 @@ def _made(collection: Collection, hero: _Hero) -> list[str]:
     on = "" if data is None else f" on {count_text(images)} images of {data}" if images else f" on {data}"
     noise = "" if sigma is None else f", for noise of σ = {plain(sigma)}"
     if maker.run.command == "smooth":
-        origin = f"“{hero.teacher.run.name}”" if hero.teacher else "a network that is not in this report"
+        origin = f"“{hero.origin}”" if hero.origin else "a network that is not in this report"
         said.append(f"“{hero.name}” was made from {origin} by {method_of(maker)}: {_epochs(maker)}{on}{noise}.")
         said.append("No label was read. The network it began from was not changed.")
     else:
@@ -187,7 +197,7 @@ def _cost(collection: Collection, hero: _Hero) -> list[str]:
             points = 100 * (clean - was)
             change = "costs" if points < 0 else "gains"
             numbers = f"{percent(was)} to {percent(clean)}"
-            said.append(f"It {change} {abs(points):.1f} points of accuracy on clean images ({numbers}).")
+            said.append(f"It {change} {abs(points):.1f} points of accuracy on {_tested(info)} ({numbers}).")
     item = hero.certified
     if item is not None and item.samples is not None:
         took = "" if item.seconds is None else f", {duration(float(item.seconds.mean()))}"
