@@ -252,6 +252,19 @@ def test_a_study_is_told_whole(story: tuple[dict[str, Any], str, Path]) -> None:
         assert said in words, said
 
 
+def test_a_brought_network_is_named_and_what_was_tested_on_is_said(tmp_path: Path) -> None:
+    made = write_training(tmp_path / "robust", "smooth", "bb", accuracy=0.772, noisy=0.614, teacher="aa")
+    info = json.loads((made / "run.json").read_text())
+    info["summary"]["tested_on"] = "the images it was smoothed on"
+    (made / "run.json").write_text(json.dumps(info))
+    for name, model, level in (("robust-certified", "bb", 0.9), ("brought", "aa", 0.6)):
+        write_certificates(tmp_path / name, model, images=100, level=level)
+    build_report([tmp_path], tmp_path / "report.html")
+    words = " ".join(Reader((tmp_path / "report.html").read_text()).words).replace("\u00a0", " ")
+    assert "for “model aa”, which it was made from" in words
+    assert "points of accuracy on the clean images it was smoothed on (87.1 % to 77.2 %)" in words
+
+
 def test_the_page_needs_nothing_else(story: tuple[dict[str, Any], str, Path]) -> None:
     _, page, _ = story
     for tag, attributes in Reader(page).tags:
