@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from heatsmooth.errors import InputError
 from heatsmooth.models import save
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import read_json
-from heatsmooth.workflows.compare import chosen_recipe
+from heatsmooth.workflows.compare import Kitchen, chosen_recipe
 from heatsmooth.workflows.recipes import RECIPES, Given, Smoothed, Trained
 from tests.conftest import tiny_classifier
 
@@ -60,7 +61,9 @@ def test_a_brought_network_is_smoothed_on_other_images_than_it_is_certified_on(
     words += f" --data imagefolder:{tmp_path}/held-out --smooth-on imagefolder:{tmp_path}/smoothing --image-size 16"
     words += f" --class-index {tmp_path}/classes.json --n-wrong 20 --out {tmp_path}/out"
     assert run(words.split()) == 0
-    assert set(json.loads(capsys.readouterr().out)["methods"]) == {"undefended", "bootcamp"}
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["methods"]) == {"undefended", "bootcamp"}
+    assert found["certified_images_unseen"]
     made, certified = (
         read_json(tmp_path / f"out/seed-0/{name}/run.json") for name in ("bootcamp", "bootcamp-certified")
     )
@@ -70,6 +73,16 @@ def test_a_brought_network_is_smoothed_on_other_images_than_it_is_certified_on(
     labels = {record["label"] for record in read_certificates(tmp_path / "out/seed-0/bootcamp-certified")}
     assert labels <= {0, 2, 4, 6, 8}
     assert not (tmp_path / "out/seed-0/bootcamp-top-5").exists()
+
+
+def test_images_that_are_smoothed_on_and_certified_are_noticed(tmp_path: Path) -> None:
+    for name in ("all", "others"):
+        (tmp_path / name / "n0").mkdir(parents=True)
+        Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / name / "n0" / "0.png")
+    brought: dict[str, Any] = {"data": f"imagefolder:{tmp_path}/all", "image_size": 16, "given": True}
+    alike = chosen_recipe("imagenet-sample", **brought)
+    apart = chosen_recipe("imagenet-sample", **brought, smooth_on=f"imagefolder:{tmp_path}/others")
+    assert [Kitchen(recipe, tmp_path, 0).check() for recipe in (alike, apart)] == [True, False]
 
 
 def test_seeds_give_a_mean_and_a_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

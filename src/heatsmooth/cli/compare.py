@@ -100,8 +100,8 @@ def compare(
         f"PGD and DDN: the median L2 distance at which {chosen.steps} steps of the {goal} attack succeed, over images "
         "right at the start; on one fixed average of draws where a method predicts by averaging."
     )
-    if found["smoothed_on_the_certified_images"]:
-        typer.echo("The networks were smoothed on the very images that are certified; name others by --smooth-on.")
+    if not found["certified_images_unseen"]:
+        typer.echo("The networks were made on the very images that are certified; name others by --smooth-on.")
     for name, gain in found["gains"].items():
         changed = [(kind, gain[kind]) for kind in gain if kind != "from"]
         rows = [_gained(kind, measure, facts) for kind, facts_of in changed for measure, facts in facts_of.items()]
@@ -137,7 +137,8 @@ def _shown(name: str, row: dict[str, Any]) -> dict[str, str]:
 
 def _attacked(name: str, row: dict[str, Any]) -> dict[str, str]:
     def distance(key: str) -> str:
-        return "–" if row[key] is None else f"{math.ceil(1000 * row[key]) / 1000:.3f}"
+        spread = f" ± {row[f'{key}_sd']:.3f}" if f"{key}_sd" in row else ""
+        return "–" if row[key] is None else f"{math.ceil(1000 * row[key]) / 1000:.3f}{spread}"
 
     once, often = row["one_pass_seconds"], row["stochastic_seconds"]
     return {

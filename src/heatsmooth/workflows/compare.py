@@ -76,12 +76,16 @@ class Kitchen:
         whole = self.images.load(self.recipe.image_size)
         return replace(self.images, stride=-(-len(whole) // wanted), count=wanted)
 
-    def check(self) -> None:
-        """Refuse images that are not there, and settings that cannot be, before anything is made."""
-        self.images.load(self.recipe.image_size)
-        self.training_images.load(self.recipe.image_size, "train")
+    def check(self) -> bool:
+        """Refuse images that are not there, and settings that cannot be, before anything is made.
+
+        Whether networks are made on the very images that are certified: folders, for one, have no training part.
+        """
+        certified = self.images.load(self.recipe.image_size)
+        seen = self.training_images.load(self.recipe.image_size, "train")
         for method in self.recipe.compared.values():
             self._settings(method)
+        return seen.name == certified.name
 
     def made(self, name: str) -> Network:
         """The network of a method. A brought one keeps its code: that is imported only where it is named."""
@@ -228,7 +232,7 @@ def compare_run(
     """Fill ``out`` with every stage of the recipe for every seed; the comparison, also in ``out``/comparison.json."""
     require(bool(seeds), "--seeds: expected numbers as 0,1,2, got none")
     begin = time.monotonic()
-    Kitchen(recipe, out, 0, data_root, network, class_index).check()
+    unseen = not Kitchen(recipe, out, 0, data_root, network, class_index).check()
     for seed in seeds:
         kitchen = Kitchen(recipe, out, seed, data_root, network, class_index, device, progress)
         stages = list(kitchen.stages())
@@ -241,7 +245,7 @@ def compare_run(
         "out": str(out),
         "sigma": recipe.sigma,
         "seeds": list(seeds),
-        "smoothed_on_the_certified_images": recipe.smooths_what_it_certifies,
+        "certified_images_unseen": unseen,
         "attacked_top_k": recipe.attacked_top_k,
         "seconds": round(time.monotonic() - begin, 1),
         "methods": {name: _row(name, recipe, [out / f"seed-{seed}" for seed in seeds]) for name in recipe.compared},
@@ -256,7 +260,7 @@ def _row(name: str, recipe: Recipe, places: list[Path]) -> dict[str, Any]:
     per_seed = [_figures(place, name, recipe) for place in places]
     row: dict[str, Any] = {}
     for key in per_seed[0]:
-        values = [value for figures in per_seed if (value := figures[key]) is not None]
+        values = [value for figures in per_seed if (value := figures.get(key)) is not None]
         row[key] = float(np.mean(values)) if values else None
         if len(values) > 1:
             row[f"{key}_sd"] = float(np.std(values, ddof=1))

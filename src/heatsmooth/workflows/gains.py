@@ -25,10 +25,12 @@ def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 
     when drawn anew with replacement, the same for both (paired percentile bootstrap; too narrow for a few dozen images
     and for shares next to 0 or 1). A factor is None where its divisor is, or may well be, 0.
     """
-    same = all(_images(directory) == _images(before[0]) for directory in [*before, *after])
+    runs = [[read_certificates(directory) for directory in directories] for directories in (before, after)]
+    shown = [[record["index"] for record in run] for run in (*runs[0], *runs[1])]
+    same = all(indices == shown[0] for indices in shown)
     require(same, f"{after[0]}: expected certificates of the images of {before[0]}, got others; certify the same ones")
-    measured = _measures(before, top_k), _measures(after, top_k)
-    images = len(_images(before[0]))
+    measured = [_measures(records, top_k) for records in runs]
+    images = len(shown[0])
     chosen = np.random.default_rng(seed).integers(images, size=(RESAMPLES, images))
     found: dict[str, dict[str, Any]] = {}
     for name, (first, is_median) in measured[0].items():
@@ -51,13 +53,8 @@ def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 
     return found
 
 
-def _images(directory: Path) -> list[int]:
-    return [record["index"] for record in read_certificates(directory)]
-
-
-def _measures(directories: list[Path], top_k: int) -> dict[str, tuple[Values, bool]]:
+def _measures(runs: list[list[dict[str, Any]]], top_k: int) -> dict[str, tuple[Values, bool]]:
     """By name, values of (seeds, images), and whether their median is meant, not their mean."""
-    runs = [read_certificates(directory) for directory in directories]
     right = np.array([[r["label"] == r["target"] and not r["abstain"] for r in run] for run in runs])
     radius = np.array([[r["radius"] for r in run] for run in runs])
     one_pass = np.array([[r["label"] in np.argsort(r["clean_probabilities"])[-top_k:] for r in run] for run in runs])

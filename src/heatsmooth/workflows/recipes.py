@@ -86,11 +86,6 @@ class Recipe:
         """Attacks drive the label out of so many most probable classes: five on ImageNet as in the paper, else one."""
         return 5 if self.top_k == 5 else 1
 
-    @property
-    def smooths_what_it_certifies(self) -> bool:
-        """Whether the images have no training part, and no others are named to smooth on."""
-        return ":" in self.data and not self.data.startswith("hf:") and not self.smooth_on
-
     def rehearsed(self) -> "Recipe":
         """The same stages on a handful of images: whether all of it runs, before it is paid for."""
         shorter: dict[str, Method] = {}
