@@ -25,6 +25,7 @@ def test_fashion_mini_is_balanced_and_in_range() -> None:
     assert images.dtype == torch.float32
     assert (float(images.min()), float(images.max())) == (0.0, 1.0)
     assert train.fingerprint != test.fingerprint
+    assert (train.name, test.name) == ("fashion-mini/train", "fashion-mini/test")
 
 
 def test_fashion_mini_is_a_subset_of_fashion_mnist() -> None:

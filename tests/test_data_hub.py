@@ -46,6 +46,7 @@ def test_saved_to_disk_with_splits(tmp_path: Path) -> None:
     name = f"hf:{tmp_path}"
     test, train = load(name, "test", image_size=28), load(name, "train", image_size=28)
     assert (len(test), len(train)) == (6, 9)
+    assert (test.name, train.name) == (f"{name}:validation", f"{name}:train")
     assert test.shape == (1, 28, 28)
     assert test.known_labels().tolist() == [0, 1, 2, 0, 1, 2]
     assert test.class_names == ("a", "b", "c")

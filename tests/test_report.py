@@ -265,6 +265,25 @@ def test_a_brought_network_is_named_and_what_was_tested_on_is_said(tmp_path: Pat
     assert "points of accuracy on the clean images it was smoothed on (87.1 % to 77.2 %)" in words
 
 
+@pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        ("fashion-mini/train", "fashion-mini"),
+        ("cifar10/test", "cifar10"),
+        ("npz:/data/x.npz/test", "x.npz"),
+        ("npz:x.npz", "x.npz"),
+        ("imagefolder:/data/imagenet/val", "imagenet"),
+        ("imagefolder:photos/held-out/", "held-out"),
+        ("hf:uoft-cs/cifar10:validation", "cifar10"),
+    ],
+)
+def test_the_title_names_the_data(tmp_path: Path, data: str, title: str) -> None:
+    write_run(tmp_path / "a", "train", {"data": {"name": data}}, model_hash="m", summary={"accuracy": 0.5})
+    page = tmp_path / "report.html"
+    build_report([tmp_path / "a"], page)
+    assert f"<title>Robustness on {title}</title>" in page.read_text()
+
+
 def test_the_page_needs_nothing_else(story: tuple[dict[str, Any], str, Path]) -> None:
     _, page, _ = story
     for tag, attributes in Reader(page).tags:

@@ -14,7 +14,7 @@ from heatsmooth.errors import InputError, require
 
 
 def load_npz(name: str, path: Path, split: str, class_names: tuple[str, ...] | None = None) -> ImageSet:
-    """The arrays ``images`` and, if there, ``labels``; or those of the split, as ``train_images``."""
+    """The arrays ``images`` and, if there, ``labels``; or those of the split, as ``train_images``, and named for it."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             prefix = f"{split}_" if f"{split}_images" in arrays else ""
@@ -29,6 +29,7 @@ def load_npz(name: str, path: Path, split: str, class_names: tuple[str, ...] | N
     assert images is not None
     pixels = torch.from_numpy(np.ascontiguousarray(_as_nchw(name, images)))
     pixels = pixels if images.dtype == np.uint8 else pixels.to(torch.float32)
+    name = f"{name}/{split}" if prefix else name
     return ImageSet.of(name, pixels, None if labels is None else _labels(name, labels), class_names=class_names)
 
 

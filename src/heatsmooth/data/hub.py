@@ -35,9 +35,9 @@ def load_hub(name: str, split: Literal["train", "test"], size: int | None, cache
     """The images of ``hf:NAME[:SPLIT[:LABELS]]``.
 
     Without SPLIT: "train" to train on, "test" or "validation" to test on, or the only one there is. Without LABELS: the
-    column "label" or the only one of type ``ClassLabel``; none is fine.
+    column "label" or the only one of type ``ClassLabel``; none is fine. The set is named for the split it is.
     """
-    rows, image, labels = _opened(name, split, cache, stream=False)
+    named, rows, image, labels = _opened(name, split, cache, stream=False)
     try:
         column = None if labels is None else torch.tensor(rows[labels][:], dtype=torch.int64)
     except (TypeError, ValueError) as error:
@@ -48,7 +48,7 @@ def load_hub(name: str, split: Literal["train", "test"], size: int | None, cache
         column = None  # how the hub marks a test set whose labels are kept secret
     names = getattr(rows.features[labels], "names", None) if labels else None
     pixels = HubPixels(rows.select_columns([image]), image, size or usual_size(_encoded(rows[0][image])))
-    return ImageSet.of(name, pixels, column, class_names=tuple(names) if names and column is not None else None)
+    return ImageSet.of(named, pixels, column, class_names=tuple(names) if names and column is not None else None)
 
 
 class HubPixels(EncodedPixels):
@@ -129,7 +129,7 @@ class ImageStream:
 
 def open_stream(name: str, size: int | None, *, count: int | None = None, cache: Path | None = None) -> ImageStream:
     """The training images of ``hf:NAME[:SPLIT]`` as a stream, the first ``count`` of each shuffled epoch."""
-    rows, image, _ = _opened(name, "train", cache, stream=True)
+    named, rows, image, _ = _opened(name, "train", cache, stream=True)
     rows = rows.select_columns([image])
     on_disk = hasattr(rows, "to_iterable_dataset")
     said = getattr((rows.info.splits or {}).get(rows.split), "num_examples", None)
@@ -141,11 +141,11 @@ def open_stream(name: str, size: int | None, *, count: int | None = None, cache:
     if first is None:
         raise InputError(f"{name}: expected at least one image, got none; check the name")
     side = size or usual_size(_encoded(first[image]))
-    return ImageStream(name, rows, image, int(length), side, _channels(first[image]))
+    return ImageStream(named, rows, image, int(length), side, _channels(first[image]))
 
 
-def _opened(name: str, split: str, cache: Path | None, *, stream: bool) -> tuple[Any, str, str | None]:
-    """The rows, with encoded images; the column of the images; the column of the labels, if any."""
+def _opened(name: str, split: str, cache: Path | None, *, stream: bool) -> tuple[str, Any, str, str | None]:
+    """``hf:NAME:SPLIT``; the rows, with encoded images; the column of the images; that of the labels, if any."""
     try:
         import datasets
     except ImportError:
@@ -162,10 +162,12 @@ def _opened(name: str, split: str, cache: Path | None, *, stream: bool) -> tuple
         raise InputError(
             f"{name}: expected a directory or a data set on the hub, got {first_line(error)}; check the name"
         ) from None
+    named = f"{PREFIX}{place}"
     if isinstance(found, dict):
-        found = found[_split_of(name, list(found), split, wanted)]
+        part = _split_of(name, list(found), split, wanted)
+        named, found = f"{named}:{part}", found[part]
     image, chosen = _columns(name, found.features or {}, datasets, labels)
-    return found.cast_column(image, datasets.Image(decode=False)), image, chosen
+    return named, found.cast_column(image, datasets.Image(decode=False)), image, chosen
 
 
 def _split_of(name: str, splits: list[str], split: str, wanted: str) -> str:

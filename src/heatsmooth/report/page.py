@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import time
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -97,8 +98,13 @@ def build_report(
 
 def _title(collection: Collection) -> str:
     data = [text(run.info, "settings", "data", "name") for run in collection.runs]
-    found = list(dict.fromkeys(name.split("/")[0] for name in data if name))
+    found = list(dict.fromkeys(_source(name) for name in data if name))
     return f"Robustness on {' and '.join(found[:2])}" if found else "Certified robustness"
+
+
+def _source(data: str) -> str:
+    """What data are called without their kind, folder and split: ``cifar10`` of ``hf:uoft-cs/cifar10:test``."""
+    return re.sub(r"[/:](train|test|validation|valid|val)$", "", data.rstrip("/")).split(":")[-1].split("/")[-1]
 
 
 def _sections(collection: Collection, names: Names) -> list[Section]:
