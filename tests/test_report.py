@@ -192,7 +192,7 @@ def write_story(root: Path, images: int = 400) -> Path:
     write_run(root / "audit", "audit", {"model": heat}, model_hash=heat)
     (root / "audit/audit.json").write_text(json.dumps(AUDIT))
     (root / "timing.json").write_text(
-        json.dumps({"one_pass_seconds": 0.004, "stochastic_seconds": 0.33, "samples": 100})
+        json.dumps({"one_pass_seconds": 0.004, "stochastic_seconds": 0.33, "plain_seconds": 0.8, "samples": 100})
     )
     return root
 
@@ -335,6 +335,13 @@ def test_statistical_assumed_and_empirical_radii_have_columns_of_their_own(
     assert baseline.startswith("| baseline | – | – |"), "a network that is no average has no L-bound"
     radii = (root / "tables/certified-radii.md").read_text().splitlines()[2]
     assert radii.count("average · statistical, 1−α") == 3
+
+
+def test_one_pass_stands_against_stochastic_inference(story: tuple[dict[str, Any], str, Path]) -> None:
+    _, _, root = story
+    head, _, row = (root / "tables/inference-time.md").read_text().splitlines()[2:5]
+    assert head.endswith("| One pass | Noisy draws | Stochastic | Ratio | Written plainly | Ratio, plainly |")
+    assert row.replace("\u00a0", " ").endswith("| 4 ms | 100 | 330 ms | 82.5 × | 800 ms | 200.0 × |")
 
 
 def test_attacks_say_how_many_were_censored(story: tuple[dict[str, Any], str, Path]) -> None:
