@@ -155,7 +155,7 @@ def _gained(kind: str, measure: str, facts: dict[str, Any]) -> dict[str, str]:
     """Shares change by points; radii by a factor, or by a difference where there was none to multiply."""
     from heatsmooth.certification.radii import round_down
 
-    name = measure.replace("average_certified_radius", "ACR").replace("_", " ")
+    name = measure.replace("average_certified_radius", "ACR").replace("median_certified", "median").replace("_", " ")
     name += "" if kind == "certified" else f", {kind}"
     (low, high), change = facts["difference_interval"], facts["difference"]
     if "radius" not in measure:
