@@ -82,17 +82,20 @@ def compare(
             device=device,
             progress=progress,
         )
-        page = build_report([place / f"seed-{found['seeds'][0]}"], place / "report.html", title=f"heatsmooth: {recipe}")
+        first, *others = found["seeds"]
+        title = f"heatsmooth: {recipe}" + (f", seed {first}" if others else "")
+        page = build_report([place / f"seed-{first}"], place / "report.html", title=title)
     found["report"] = page["out"]
     if as_json:
         show(found, as_json)
         return
     table([_shown(name, row) for name, row in found["methods"].items()], f"{chosen.about} σ={chosen.sigma:g}")
+    averaging = " and ".join(name for name, method in chosen.compared.items() if method.stochastic)
     typer.echo(
-        "One pass: accuracy of the network; average: of its Gaussian average, which smoothadv and gaussian predict by; "
-        "agree: how often both have the same class. r ≥ and ACR: certified accuracy and mean radius of the average, "
-        "each certificate false with probability at most 0.001; wrong classes and abstentions count as 0. The number "
-        "of draws caps every radius."
+        "One pass: accuracy of the network; average: of its Gaussian average"
+        f"{averaging and f', by which {averaging} predict'}; agree: how often both have the same class. r ≥ and "
+        "ACR: certified accuracy and mean radius of the average, each certificate false with probability at most "
+        "0.001; wrong classes and abstentions count as 0. The number of draws caps every radius."
     )
     table([_attacked(name, row) for name, row in found["methods"].items()], "Attacked, and timed on one image")
     goal = "top-1" if found["attacked_top_k"] == 1 else f"top-{found['attacked_top_k']}"
