@@ -17,6 +17,8 @@ from heatsmooth.certification.radii import largest_radius
 from heatsmooth.errors import InputError
 from heatsmooth.report import build_report
 from heatsmooth.report.chart import Chart, Series
+from heatsmooth.report.figures import certified_charts, probability_chart
+from heatsmooth.report.naming import Names
 from heatsmooth.report.pdf import pdf
 from heatsmooth.report.sources import read_sources
 from heatsmooth.report.tables import Column, Table, latex, markdown
@@ -552,6 +554,20 @@ def test_top_k_certificates_are_never_told_as_top_1(tmp_path: Path) -> None:
     assert found.name == "b"
     build_report([tmp_path], tmp_path / "report.html")
     assert "keeps its class under every" in (tmp_path / "report.html").read_text()
+
+
+def test_a_model_has_the_same_line_in_every_figure(tmp_path: Path) -> None:
+    for model in ("m", "o"):
+        for k in (1, 2):
+            write_certificates(tmp_path / f"{model}-{k}", model, images=50, level=1.0, top_k=k)
+    collection = read_sources([tmp_path])
+    names = Names(collection)
+    top_1, top_2 = certified_charts(collection, names)
+    shares = probability_chart(collection, names)
+    assert shares is not None
+    lines = [[series.style for series in chart.series] for chart in (top_1, top_2, shares)]
+    assert lines[0] == lines[1] == lines[2]
+    assert len(set(lines[0])) == 2
 
 
 def test_bounds_on_false_certificates_are_rounded_up(tmp_path: Path) -> None:

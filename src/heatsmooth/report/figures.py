@@ -28,19 +28,19 @@ def certified_charts(collection: Collection, names: Names) -> list[Chart]:
 
 def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
     most = max(item.cap if item.cap is not None else float(item.radius.max()) for item in items)
-    at = grid(max(most, 0.05))
+    at, lines = grid(max(most, 0.05)), names.lines(items)
     series = []
     for item in items:
         assert item.correct is not None
         measured = (item.radius, item.correct, item.abstained)
         share = certified_accuracy(*measured, at)
         low, high = certified_accuracy_band(*measured, at, alpha=BAND)
-        name, last = names.certifications[item.name], int((share > 0).sum()) + 1
-        series.append(Series(name, names.style(name), at[:last], share[:last], low[:last], high[:last]))
+        last = int((share > 0).sum()) + 1
+        series.append(Series(*lines[item.name], at[:last], share[:last], low[:last], high[:last]))
     unknown = sum(item.cap is None for item in items)
-    what = "right and certified" if top_k == 1 else f"whose label provably stays in the top {top_k}"
+    what = "that are right and certified" if top_k == 1 else f"whose label provably stays in the top {top_k}"
     caption = (
-        f"Share of all images that are {what} at radius r. It speaks of the average of each network over Gaussian "
+        f"Share of all images {what} at radius r. It speaks of the average of each network over Gaussian "
         "noise, each certificate being true with probability at least 1−α; abstentions count as errors. "
         "Bands: Clopper–Pearson, 95\u00a0% at each radius, for other images of the same kind."
     )
@@ -59,13 +59,13 @@ def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
         x_max=float(at[-1]) * 1.02,
         y_max=1.0,
         shape="step",
-        marks=_caps(items, names),
+        marks=_caps(items, lines),
         percent=True,
         band="95 %",
     )
 
 
-def _caps(items: list[Certification], names: Names) -> tuple[Mark, ...]:
+def _caps(items: list[Certification], lines: dict[str, tuple[str, int]]) -> tuple[Mark, ...]:
     """The largest radius that n and α allow, once for all series that share it."""
     shared: dict[tuple[str, str], list[Certification]] = {}
     for item in items:
@@ -75,7 +75,7 @@ def _caps(items: list[Certification], names: Names) -> tuple[Mark, ...]:
             shared.setdefault(key, []).append(item)
     marks = []
     for (cap, settings), group in shared.items():
-        style = names.style(names.certifications[group[0].name]) if len(group) == 1 and len(shared) > 1 else None
+        style = lines[group[0].name][1] if len(group) == 1 and len(shared) > 1 else None
         marks.append(Mark(group[0].cap or 0.0, f"no radius beyond {cap}: {settings}", f"cap {cap}", style))
     return tuple(marks)
 
@@ -114,18 +114,20 @@ def _attacked(items: list[Attack], names: Names, kind: str) -> Chart:
 
 
 def probability_chart(collection: Collection, names: Names) -> Chart | None:
-    """How often the certified class came up among the noisy draws, over the images."""
-    items = [item for item in collection.certifications if item.p_a is not None]
+    """How often the certified class came up among the noisy draws, over the images; for top-k only where it is all."""
+    known = [item for item in collection.certifications if item.p_a is not None]
+    top_1 = {names.model_of(item) for item in known if item.top_k == 1}
+    items = [item for item in known if item.top_k == 1 or names.model_of(item) not in top_1]
     if not items:
         return None
+    lines = names.lines(items)
     edges = np.linspace(0, 1, BINS + 1)
     middles: Floats = (edges[1:] + edges[:-1]) / 2
     series = []
     for item in items:
         assert item.p_a is not None
         share = np.histogram(item.p_a, edges)[0] / len(item.p_a)
-        name = names.certifications[item.name]
-        series.append(Series(name, names.style(name), middles, share))
+        series.append(Series(*lines[item.name], middles, share))
     bins = tuple(f"{low:.2f}–{high:.2f}" for low, high in pairwise(edges.tolist()))
     return Chart(
         key="p-a",

@@ -38,7 +38,7 @@ def training_sigma(training: Training | None) -> float | None:
 
 @dataclass
 class Names:
-    """Names of everything in a collection; the same name has the same line in every figure."""
+    """Names of everything in a collection; a model has the same line in every figure where it has only one."""
 
     collection: Collection
     certifications: dict[str, str] = field(default_factory=dict)
@@ -60,6 +60,11 @@ class Names:
     def style(self, name: str) -> int:
         """A number for a line's colour, dashes and markers."""
         return self._styles.setdefault(name, len(self._styles))
+
+    def lines(self, certifications: Sequence[Certification]) -> dict[str, tuple[str, int]]:
+        """By run, the name and the style of each among these alone, as in one figure."""
+        told = _told_apart(certifications, self.model_of, _certificate_facts)
+        return {run: (name, self.style(name)) for run, name in told.items()}
 
 
 def _told_apart(
