@@ -93,7 +93,7 @@ def compare(
     averaging = " and ".join(name for name, method in chosen.compared.items() if method.stochastic)
     typer.echo(
         "One pass: accuracy of the network; average: of its Gaussian average"
-        f"{averaging and f', by which {averaging} predict'}; agree: how often both have the same class. r ≥ and "
+        f"{averaging and f', the answer of {averaging}'}; agree: how often both have the same class. r ≥ and "
         "ACR: certified accuracy and mean radius of the average, each certificate false with probability at most "
         "0.001; wrong classes and abstentions count as 0. The number of draws caps every radius."
     )
