@@ -1,30 +1,24 @@
 """Fuzzed command lines: each ends with exit code 0 or 2, with at most one line of error and never a traceback."""
 
 import contextlib
-import importlib
 import io
 import os
-import pkgutil
 import random
 import resource
-import signal
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import typer
 
-from heatsmooth import workflows
 from heatsmooth.cli import app
 from tests.faults.processes import SCALE, Command, confine_writing, server
 
 LINES, PROCESSES = 500 * SCALE, 12 * SCALE
-LAZILY = ("heatsmooth.report", "matplotlib.backends.backend_pdf", "matplotlib.figure")
-"""What commands import when they need it, as their workflows: an interrupt amid an import would leave it torn."""
 PATIENCE = 0.6
-"""Seconds after which a line that is still at work counts as accepted, and is interrupted."""
+"""Seconds after which a line that is still at work counts as accepted, and is killed."""
 MEMORY = 8 * 2**30
 OUT = "run-directory"
 """Stands for a run directory of the line's own."""
@@ -80,39 +74,50 @@ def fuzzed(chance: random.Random, lines: list[list[str]], options: dict[str, lis
 
 
 def run_lines(lines: list[list[str]], folder: Path, answers: Connection) -> None:
-    """Run the lines one after another in this process; for each, its exit code (None: interrupted) and words."""
+    """Run the lines one after another in this process; first an empty answer, then each line's exit code and words."""
     from heatsmooth.cli import run
-
-    for lazily in (
-        *LAZILY,
-        *(f"heatsmooth.workflows.{found.name}" for found in pkgutil.iter_modules(workflows.__path__)),
-    ):
-        importlib.import_module(lazily)
-    late: list[int] = []
-
-    def interrupt(number: int, frame: object) -> None:
-        late.append(number)
-        raise KeyboardInterrupt
 
     os.chdir(folder)
     confine_writing(folder)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, interrupt)
+    answers.send(None)
     for words in lines:
-        late.clear()
         out, err = io.StringIO(), io.StringIO()
-        code: int | None = -1
+        code = -1
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                signal.setitimer(signal.ITIMER_REAL, PATIENCE)
                 code = run(words)
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else -1
             except BaseException:
                 err.write(traceback.format_exc())
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        answers.send((None if late else code, err.getvalue()))
+        answers.send((code, err.getvalue()))
+
+
+def answers_to(lines: list[list[str]], folder: Path) -> Iterator[tuple[int | None, str]]:
+    """The exit code of each line and what it said; None of a line still at work after ``PATIENCE``.
+
+    Such a line is killed, and those after it are run by a new process: nothing of it reaches another line.
+    """
+    done = 0
+    while done < len(lines):
+        receiver, sender = server.Pipe(duplex=False)
+        process = server.Process(target=run_lines, args=(lines[done:], folder, sender))
+        process.start()
+        sender.close()
+        receiver.recv()
+        for _ in lines[done:]:
+            done += 1
+            if not receiver.poll(PATIENCE):
+                yield None, ""
+                break
+            try:
+                yield receiver.recv()
+            except EOFError:
+                yield -1, "its process died"
+                break
+        process.kill()
+        process.join()
 
 
 def test_command_lines_end_well(
@@ -130,20 +135,13 @@ def test_command_lines_end_well(
     base += [["calibrate", "--from", str(finished["smooth"]), "--certificates", str(finished["certify"]), "--out", OUT]]
     lines = [fuzzed(chance, base, options) for _ in range(LINES)]
     lines = [[f"run-{number}" if word == OUT else word for word in line] for number, line in enumerate(lines)]
-    receiver, sender = server.Pipe(duplex=False)
-    process = server.Process(target=run_lines, args=(lines, tmp_path, sender))
-    process.start()
-    sender.close()
     codes: Counter[int | None] = Counter()
     bad = []
-    for words in lines:
-        assert receiver.poll(60), f"no answer to {words}"
-        code, err = receiver.recv()
+    for words, (code, err) in zip(lines, answers_to(lines, tmp_path), strict=True):
         codes[code] += 1
         one_line = err.startswith("heatsmooth: error: ") and err.count("\n") == 1
         if code not in (0, 2, None) or (code == 2 and not one_line) or (code == 0 and "Traceback" in err):
             bad.append(f"{words}\n  ended with {code}: {err[-1500:]}")
-    process.join()
     assert not bad, f"{len(bad)} of {LINES}\n" + "\n".join(bad[:8])
     assert codes[2] > LINES // 3
     assert codes[0] > LINES // 50
