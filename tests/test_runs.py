@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,15 @@ def test_a_run_is_continued_with_its_settings_and_refused_with_others(tmp_path: 
         Run(tmp_path / "a", "smooth", {"sigma": 0.5, "shape": (1, 28)})
     with pytest.raises(InputError, match="expected a 'train' run, got a 'smooth' run"):
         Run(tmp_path / "a", "train", {})
+
+
+def test_the_time_of_a_run_is_that_until_it_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("heatsmooth.runs.time.monotonic", lambda: next(clock))
+    for status, expected in (("running", 10), ("done", 20), ("done", 20)):
+        with Run(tmp_path, "certify", {}) as run:
+            run.update(status=status)
+            assert run.info["seconds"] == expected
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
@@ -96,6 +106,27 @@ def test_names_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
     again = Run(tmp_path, "certify", {"data": name})
     assert again.info["settings"] == {"data": name}
     again.close()
+
+
+def test_what_a_kill_left_of_a_file_is_removed_and_what_another_process_writes_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a [b].json"
+    code = (
+        "import os, sys; from pathlib import Path; from heatsmooth.runs import write_atomically\n"
+        "os.fsync = lambda file: os.kill(os.getpid(), 9); write_atomically(Path(sys.argv[1]), b'half')"
+    )
+    assert subprocess.run([sys.executable, "-c", code, path]).returncode == -9
+    (torn,) = tmp_path.iterdir()
+    assert torn.name.startswith(".a [b].json.")
+    others = [
+        torn.with_name(f".{path.name}.{who}.part") for who in (f"{platform.node()}-{os.getppid()}", "far-9", "my-x")
+    ]
+    for other in others:
+        other.write_bytes(b"more")
+    stubborn = torn.with_name(torn.name.replace(".part", "0.part"))
+    stubborn.mkdir()
+    write_atomically(path, b"whole")
+    assert path.read_bytes() == b"whole"
+    assert set(tmp_path.iterdir()) == {path, stubborn, *others}
 
 
 def test_provenance_names_versions_and_hardware() -> None:

@@ -5,6 +5,7 @@ or seed in the same directory is refused. Files are replaced atomically or appen
 """
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -27,11 +29,18 @@ VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content``: after a kill at any moment it holds the old or the new, whole.
 
-    Only a file is replaced: never a device, a pipe or a directory.
+    Only a file is replaced: never a device, a pipe or a directory. What killed processes of this machine left of
+    earlier attempts is removed.
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: expected a file to write, got a directory or device; name another")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    begun = f".{path.name}.{platform.node()}-"
+    for torn in path.parent.glob(f"{glob.escape(begun)}*.part"):
+        process = torn.name.removeprefix(begun).removesuffix(".part")
+        if process.isdecimal() and not _is_alive(int(process)):
+            with suppress(OSError):
+                torn.unlink()
+    part = path.with_name(f"{begun}{os.getpid()}.part")
     try:
         with part.open("wb") as file:
             file.write(content)
@@ -45,6 +54,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether there is a process of that number on this machine."""
+    try:
+        with suppress(PermissionError):  # of another user
+            os.kill(process, 0)
+    except (OverflowError, ProcessLookupError):
+        return False
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -275,9 +294,10 @@ class Run:
         return bool(self.info["status"] == "done")
 
     def update(self, **facts: Any) -> None:
-        """Add facts to ``run.json``, with the time spent so far."""
+        """Add facts to ``run.json``, with the time spent until it was done: looking at a finished run adds none."""
         now = time.monotonic()
-        self.info["seconds"] = round(self.info["seconds"] + now - self._opened, 3)
+        if not self.done:
+            self.info["seconds"] = round(self.info["seconds"] + now - self._opened, 3)
         self._opened = now
         self.info.update(facts)
         write_json(self.file, self.info)

@@ -1,15 +1,18 @@
 """Commands in real processes that start in milliseconds: forked from a server that has imported everything."""
 
 import errno
+import itertools
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 SCALE = int(os.environ.get("HEATSMOOTH_TORTURE", "1"))
 """How many times as long as usual: ``make torture`` sets it."""
@@ -36,13 +39,20 @@ class Command:
     """A heatsmooth command at work in a process of its own.
 
     ``folder``: where it starts. ``largest_file``: files that would grow beyond so many bytes fail, as on a full disk.
+    ``changes``: it counts what it changes below ``scratch`` and kills itself when it has made so many changes.
     """
 
     def __init__(
-        self, words: Iterable[object], scratch: Path, *, largest_file: int | None = None, folder: Path | None = None
+        self,
+        words: Iterable[object],
+        scratch: Path,
+        *,
+        largest_file: int | None = None,
+        folder: Path | None = None,
+        changes: float | None = None,
     ) -> None:
         self._files = [scratch / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
-        arguments = ([str(word) for word in words], *self._files, largest_file, folder, scratch)
+        arguments = ([str(word) for word in words], *self._files, largest_file, folder, scratch, changes)
         self._process: ForkServerProcess = server.Process(target=_work, args=arguments)
         self._process.start()
 
@@ -69,8 +79,18 @@ class Command:
         return Ended(code, out, err)
 
 
+CHANGES = "changes"
+"""The file in ``scratch`` with a byte for each change."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+
+
+def changed_paths(event: str, arguments: tuple[object, ...]) -> list[str]:
+    """The real paths that an audited event is about to change."""
+    if event not in CHANGING and not (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
+        return []
+    paths = arguments[:2] if event in ("os.rename", "os.link") else arguments[:1]
+    return [os.path.realpath(os.fsdecode(path)) for path in paths if isinstance(path, (str, bytes, os.PathLike))]
 
 
 def confine_writing(root: Path) -> None:
@@ -78,18 +98,47 @@ def confine_writing(root: Path) -> None:
     allowed = (os.path.realpath(root) + "/", "/dev/null", "/dev/shm/")
 
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
-        if event in CHANGING or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
-            paths = arguments[:2] if event in ("os.rename", "os.link") else arguments[:1]
-            for path in paths:
-                if isinstance(path, (str, bytes)):
-                    real = os.path.realpath(os.fsdecode(path))
-                    if not (real + "/").startswith(allowed):
-                        raise PermissionError(errno.EROFS, "Read-only file system", real)
+        for real in changed_paths(event, arguments):
+            if not (real + "/").startswith(allowed):
+                raise PermissionError(errno.EROFS, "Read-only file system", real)
 
     sys.addaudithook(refuse)
 
 
-def _work(words: list[str], out: Path, err: Path, largest_file: int | None, folder: Path | None, scratch: Path) -> None:
+def die_after_changes(number: float, root: Path, count: Path) -> None:
+    """SIGKILL to this process once it has made that number of changes below ``root``; ``count`` has a byte for each.
+
+    Changes are those of ``CHANGING``, files opened to write, and every fsync, of which none is without a write.
+    """
+    below, sync = os.path.realpath(root) + "/", os.fsync
+    left, file = itertools.count(number, -1), os.open(count, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+
+    def change() -> None:
+        if next(left) <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.write(file, b".")
+
+    def noticed(event: str, arguments: tuple[object, ...]) -> None:
+        if any(real.startswith(below) for real in changed_paths(event, arguments)):
+            change()
+
+    def synced(fd: Any) -> None:
+        change()
+        sync(fd)
+
+    os.fsync = synced
+    sys.addaudithook(noticed)
+
+
+def _work(
+    words: list[str],
+    out: Path,
+    err: Path,
+    largest_file: int | None,
+    folder: Path | None,
+    scratch: Path,
+    changes: float | None,
+) -> None:
     from heatsmooth.cli import run
 
     for stream, file in ((sys.stdout, out), (sys.stderr, err)):
@@ -100,4 +149,6 @@ def _work(words: list[str], out: Path, err: Path, largest_file: int | None, fold
         confine_writing(scratch)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    if changes is not None:
+        die_after_changes(changes, scratch, scratch / CHANGES)
     sys.exit(run(words))

@@ -1,6 +1,7 @@
 """SIGKILL at random moments: the repeated command ends with the results of an undisturbed one, and loses nothing."""
 
 import json
+import math
 import random
 import time
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import pytest
 from heatsmooth.models import load_state
 from heatsmooth.runs import read_records
 from heatsmooth.training.loop import STATE_FILE
-from tests.faults.processes import SCALE, Command
+from tests.faults.processes import CHANGES, SCALE, Command
 
 KILLS = {"train": 10, "smooth": 12, "certify": 10, "attack": 13, "compare": 5}
 """Commands to kill, and how often; any command of ``commands`` can be added."""
+EXACTLY = 4
+"""How often every command is killed at a change it makes on the disk."""
 BEYOND = 99
 """The stage of a training that is done."""
 MEASURED, PAGES = ("timing.json",), (".html", ".tex", ".md")
@@ -99,3 +102,22 @@ def test_killed_at_random_moments_nothing_is_lost(
         assert lines <= kept(out)[0], moments
         assert results(out) == expected, moments
     record_property("kills survived", kills)
+
+
+@pytest.mark.parametrize("name", [*KILLS, "audit"])
+def test_killed_between_two_changes_on_the_disk_nothing_is_left_behind(
+    name: str, commands: dict[str, list[str]], tmp_path: Path
+) -> None:
+    """The changes to be killed at are drawn by chance, all of them with ``make torture`` where there are so few."""
+    undisturbed = Command([*commands[name], "--out", tmp_path / "undisturbed"], tmp_path, changes=math.inf).end()
+    assert undisturbed.code == 0, undisturbed
+    expected, total = results(tmp_path / "undisturbed"), (tmp_path / CHANGES).stat().st_size
+    for number in random.Random(f"{name} 2").sample(range(total), min(EXACTLY * SCALE, total)):
+        out = tmp_path / f"killed-{number}"
+        words = [*commands[name], "--out", out]
+        assert Command(words, tmp_path, changes=number).end().code == -9, number
+        lines, at = kept(out)
+        run_and_time(words, tmp_path)
+        assert lines <= kept(out)[0], number
+        assert at <= kept(out)[1], number
+        assert results(out) == expected, number
