@@ -94,3 +94,18 @@ def test_a_fused_network_can_be_copied_after_use() -> None:
     fused = for_inference(Residual().eval(), images)
     with torch.inference_mode():
         torch.testing.assert_close(copy.deepcopy(fused)(images), fused(images), rtol=0, atol=0)
+
+
+def test_one_image_and_many_have_the_same_answers_with_any_number_of_threads() -> None:
+    torch.manual_seed(0)
+    model, x = Residual().eval(), torch.rand(50, 3, 8, 8)
+    fast = for_inference(model, x)
+    threads = torch.get_num_threads()
+    try:
+        for used in (1, 2, 1):
+            torch.set_num_threads(used)
+            with torch.no_grad():
+                for images in (x, x[:1], x[:7]):
+                    torch.testing.assert_close(fast(images), model(images), rtol=1e-5, atol=1e-6)
+    finally:
+        torch.set_num_threads(threads)

@@ -63,7 +63,8 @@ class Convolution:
 class FusedConvolution(nn.Module):
     """``activation(convolution(x))``, ReLU also of its sum with a shortcut: one kernel unless gradients are wanted.
 
-    The kernel's own layout of the weights is kept from the first pass on, so they must not change afterwards.
+    The kernel's own layouts of the weights, one for a single image and one for more, by the number of threads, are kept
+    from the first such pass on, so the weights must not change afterwards.
     """
 
     def __init__(self, convolution: Convolution, activation: Activation) -> None:
@@ -72,10 +73,10 @@ class FusedConvolution(nn.Module):
         self.register_buffer("bias", None if convolution.bias is None else convolution.bias.detach())
         self.how = (convolution.padding, convolution.stride, convolution.dilation, convolution.groups)
         self.activation = activation
-        self._laid_out: Tensor | None = None
+        self._laid_out: dict[tuple[int, bool], Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_laid_out": None}
+        return self.__dict__ | {"_laid_out": {}}
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
         weight, bias = self.get_buffer("weight"), self._buffers["bias"]
@@ -84,14 +85,16 @@ class FusedConvolution(nn.Module):
             padding, stride, dilation, groups = how
             answer = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
             return act.plain(answer if shortcut is None else answer + shortcut)
-        if self._laid_out is None:
-            self._laid_out = kernels._reorder_convolution_weight(weight, *how, list(x.shape))
+        kind = (torch.get_num_threads(), len(x) == 1)
+        if kind not in self._laid_out:
+            self._laid_out[kind] = kernels._reorder_convolution_weight(weight, *how, list(x.shape))
+        laid_out = self._laid_out[kind]
         fused: Tensor
         if shortcut is None:
-            fused = kernels._convolution_pointwise(x, self._laid_out, bias, *how, act.kernel, list(act.numbers), "")
+            fused = kernels._convolution_pointwise(x, laid_out, bias, *how, act.kernel, list(act.numbers), "")
         else:
             fused = kernels._convolution_pointwise.binary(
-                x, shortcut, self._laid_out, bias, *how, "add", None, act.kernel, list(act.numbers), None
+                x, shortcut, laid_out, bias, *how, "add", None, act.kernel, list(act.numbers), None
             )
         return fused
 

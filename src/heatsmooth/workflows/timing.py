@@ -2,7 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +16,22 @@ from heatsmooth.runs import provenance
 
 
 def inference_times(
-    model: nn.Module, images: Tensor, *, sigma: float, samples: int, seed: int = 0, rounds: int = 5
+    model: nn.Module,
+    images: Tensor,
+    *,
+    sigma: float,
+    samples: int,
+    seed: int = 0,
+    rounds: int = 5,
+    others: Mapping[str, Callable[[Tensor], object]] | None = None,
 ) -> dict[str, Any]:
-    """Seconds an image, one image at a time, the four ways taking turns; medians over ``rounds`` of the images.
+    """Seconds an image, one image at a time, all ways taking turns; medians over ``rounds`` of the images.
 
     ``one_pass_seconds``: one pass of the optimised network. ``stochastic_seconds``: Cohen's PREDICT from ``samples``
     draws with the same optimised network. ``plain_seconds``: PREDICT as its pseudo-code reads, network and memory
     layout as they are. ``plain_one_pass_seconds``: one pass of the network as it is. ``agreement``: how often the class
-    of one pass is that of PREDICT, which may abstain.
+    of one pass is that of PREDICT, which may abstain. ``others``: more ways by name, each given one image (1, channels,
+    height, width).
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     images = images.to(device)
@@ -51,11 +60,12 @@ def inference_times(
     def plain_one_pass(i: int) -> None:
         int(model(images[i : i + 1]).argmax(1))
 
-    ways = {
+    ways: dict[str, Callable[[int], None]] = {
         "one_pass_seconds": one_pass,
         "stochastic_seconds": stochastic,
         "plain_seconds": plain,
         "plain_one_pass_seconds": plain_one_pass,
+        **{name: partial(_on_one, way, images) for name, way in (others or {}).items()},
     }
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 1):
@@ -68,6 +78,10 @@ def inference_times(
     made = {name: fact for name, fact in provenance().items() if name in ("commit", "hardware")}
     size = {"samples": samples, "images": len(images), "threads": torch.get_num_threads()}
     return {**medians, **size, "agreement": agreeing, **made}
+
+
+def _on_one(way: Callable[[Tensor], object], images: Tensor, i: int) -> None:
+    way(images[i : i + 1])
 
 
 def _seconds(way: Callable[[int], None], images: int) -> float:
