@@ -48,7 +48,7 @@ def test_fashion_mnist_is_read_from_a_root(tmp_path: Path) -> None:
     images, labels = np.arange(3 * 784).reshape(3, 28, 28) % 256, np.array([1, 2, 9])
     write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", images)
     write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", labels)
-    found = load("fashion-mnist", "test", root=tmp_path)
+    found = load("fashion-mnist", "test", root=str(tmp_path))
     assert found.known_labels().tolist() == [1, 2, 9]
     assert torch.equal(found.raw(torch.arange(3)).squeeze(1), torch.from_numpy(images.astype(np.uint8)))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(b"broken")

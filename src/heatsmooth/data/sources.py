@@ -61,9 +61,9 @@ def load(
     name: str,
     split: Split = "test",
     *,
-    root: Path | None = None,
+    root: Path | str | None = None,
     image_size: int | None = None,
-    class_index: Path | None = None,
+    class_index: Path | str | None = None,
     progress: Progress = silent,
 ) -> ImageSet:
     """The data set ``name``, one of ``NAMES``.
@@ -72,6 +72,7 @@ def load(
     ``image_size``: the side of the centre crop of encoded images (None: 224, or that of smaller ones).
     ``class_index``: the labels of an ``imagefolder``.
     """
+    root, class_index = (None if given is None else Path(given) for given in (root, class_index))
     kind, _, path = name.partition(":")
     require(
         class_index is None or kind == "imagefolder",

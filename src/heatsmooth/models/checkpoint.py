@@ -59,10 +59,10 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
-def save(model: Classifier, path: Path) -> None:
+def save(model: Classifier, path: Path | str) -> None:
     """Write the weights, architecture and normalisation to ``path``, atomically."""
     refuse_program(model)
-    write_atomically(path, serialise(_inner(model).state_dict(), model.spec.describe()))
+    write_atomically(Path(path), serialise(_inner(model).state_dict(), model.spec.describe()))
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -111,7 +111,7 @@ def _read_safetensors(path: Path, *, tensors: bool = True) -> tuple[dict[str, Te
 
 
 def load(
-    source: Path,
+    source: Path | str,
     *,
     model: str | None = None,
     classes: int = 10,
@@ -126,6 +126,7 @@ def load(
     callable, which brings its own weights, need nothing else. ``mean`` and ``std`` replace the recorded normalisation;
     for weights that stood behind one they must be given, or be in the file.
     """
+    source = Path(source)
     name = hub.hub_name(source)
     if name is not None:
         require(

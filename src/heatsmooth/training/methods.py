@@ -78,7 +78,7 @@ def smooth(
     preset: str = "bootcamp",
     seed: int = 0,
     device: str | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
     progress: Progress = silent,
     checkpoint_seconds: float = 30.0,
     log_every: int = 10,
@@ -93,6 +93,7 @@ def smooth(
     With ``out``, the run can be killed and repeated.
     """
     heat, plan = _preset(preset, sigma, **changes)
+    out = None if out is None else Path(out)
     processes = accelerator(device)
     if isinstance(images, ImageSet):
         feed: SetFeed | StreamFeed | LoaderFeed = SetFeed(images.without_labels(), plan.batch_size, seed, plan.augment)
@@ -161,7 +162,7 @@ def train(
     plan: Plan,
     seed: int = 0,
     device: str | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
     progress: Progress = silent,
     checkpoint_seconds: float = 30.0,
     log_every: int = 10,
@@ -169,6 +170,7 @@ def train(
     """A copy of ``model`` trained with labels by one of the baselines, in evaluation mode."""
     if images.labels is None:
         raise InputError(f"{images.name}: expected labels to train with, got none; only `smooth` needs none")
+    out = None if out is None else Path(out)
     student = copy_of(model)
     if out is None or finished_stages(out) == 0:
         fit(
