@@ -126,7 +126,9 @@ def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path,
     for processes, start in ((1, COMMAND), (2, launch)):
         out = tmp_path / str(processes)
         subprocess.run([*start, *words, *QUIET, "--out", str(out)], check=True, env=environment(), capture_output=True)
-        assert json.loads((out / "run.json").read_text())["processes"] == processes
+        made = json.loads((out / "run.json").read_text())
+        assert (made["device"], made["processes"]) == ("cpu", processes)
+        assert made["threads"] >= 1
         curves.append([json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()])
     assert len(curves[0]) == len(curves[1]) == 20
     difference = max(abs(a - b) for a, b in zip(*curves, strict=True))
@@ -195,7 +197,7 @@ def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="broken"):
         smooth(network(), Breaking(images), sigma=0.25, device="cpu", out=tmp_path, checkpoint_seconds=0)
     assert load_state(tmp_path / STATE_FILE)[1]["step"] == 6
-    found = smooth(network(), images, sigma=0.25, device="cpu", out=tmp_path)
+    found = smooth(network(), images, sigma=0.25, device="cpu", out=str(tmp_path))
     assert model_hash(found) == model_hash(expected)
 
 

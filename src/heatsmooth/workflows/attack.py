@@ -125,8 +125,9 @@ def attack_run(
     if not processes.is_main_process:
         return None
     found = read_attacks(out)
-    if len(found) == len(chosen):
-        _save_gallery(out / "gallery.npz", target, chosen, found, attack)
+    gallery = out / "gallery.npz"
+    if len(found) == len(chosen) and not gallery.exists():
+        _save_gallery(gallery, target, chosen, found, attack)
     return {
         "command": "attack",
         "out": str(out),

@@ -194,7 +194,12 @@ def _recorded(
             return None
         save(network, out / WEIGHTS_FILE)
         summary = {"command": command, "out": str(out), **measure(network)}
-        run.update(status="done", model_hash=model_hash(network), processes=processes.num_processes)
+        how = {
+            "device": processes.device.type,
+            "processes": processes.num_processes,
+            "threads": torch.get_num_threads(),
+        }
+        run.update(status="done", model_hash=model_hash(network), **how)
         summary["seconds"] = run.info["seconds"]
         run.update(summary=summary)
         return _summary(run)
