@@ -11,6 +11,7 @@ from heatsmooth.errors import InputError
 from heatsmooth.models import save
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import read_json
+from heatsmooth.workflows.attack import Attack
 from heatsmooth.workflows.compare import Kitchen, chosen_recipe
 from heatsmooth.workflows.recipes import RECIPES, Given, Smoothed, Trained
 from tests.conftest import tiny_classifier
@@ -18,8 +19,8 @@ from tests.conftest import tiny_classifier
 SHORT = ["compare", "fashion-small", "--rehearse", "--data", "fashion-mini", "--quiet"]
 
 
-def test_a_rehearsal_goes_through_every_stage_and_repeating_it_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_rehearsal_goes_through_every_stage_and_repeating_it_attacks_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*SHORT, "--out", str(tmp_path), "--json"]
     assert run(words) == 0
@@ -31,14 +32,22 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_changes_nothing(
     for kind in ("certified", "top-2"):
         rise = found["gains"]["bootcamp"][kind]["one_pass_accuracy"]
         assert rise["difference_interval"][0] <= rise["difference"] <= rise["difference_interval"][1]
+    times = found["average_certified_radius_ratios"]["bootcamp"]
+    assert (
+        times["undefended"]["factor"] == found["gains"]["bootcamp"]["certified"]["average_certified_radius"]["factor"]
+    )
     assert (tmp_path / "report.html").stat().st_size > 10_000
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")} | {
         path: path.read_bytes() for path in tmp_path.rglob("model.safetensors")
     }
     assert len(files) > 40
+    assert list(tmp_path.rglob("gallery.npz"))
+    monkeypatch.setattr(Attack, "of", None)
     assert run(words) == 0
     assert json.loads(capsys.readouterr().out) == found
     assert found["seconds"] > 0
+    assert run(words[:-1]) == 0
+    assert "against that of" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in files} == files
 
 
@@ -94,6 +103,7 @@ def test_seeds_give_a_mean_and_a_spread(tmp_path: Path, capsys: pytest.CaptureFi
     assert row["agreement_sd"] >= 0
     assert run(words) == 0
     assert "bootcamp" in capsys.readouterr().out
+    assert "Methods over all seeds" in (tmp_path / "report.html").read_text()
 
 
 def test_chosen_methods_bring_what_they_are_smoothed_from() -> None:

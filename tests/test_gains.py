@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from heatsmooth.errors import InputError
 from heatsmooth.workflows import gains as module
-from heatsmooth.workflows.gains import gains
+from heatsmooth.workflows.gains import gains, ratios, shares_differ
 
 Runs = dict[str, list[dict[str, Any]]]
 
@@ -38,7 +39,8 @@ def test_twice_every_radius_is_a_factor_of_two_without_doubt(monkeypatch: pytest
         low, high = found[name]["difference_interval"]
         assert found[name]["difference"] == pytest.approx(0.3)
         assert low < 0.3 < high
-    assert found["one_pass_accuracy"]["difference_interval"] == [0, 0]
+    reach = 1.959964 * 2**0.5 / 43
+    assert found["one_pass_accuracy"]["difference_interval"] == pytest.approx([-reach, reach], abs=1e-6)
 
 
 def test_seeds_are_averaged_and_images_drawn_anew_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +62,19 @@ def test_wrong_classes_count_nothing_and_nothing_divides_by_them(monkeypatch: py
     assert measured(runs, monkeypatch, top_k=3)["one_pass_accuracy"]["before"] == 1
 
 
+def test_ratios_are_of_every_method_to_every_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    radii, times = np.linspace(0.1, 0.5, 41), {"one": 1.0, "twice": 2.0, "never": 0.0}
+    runs = {name: [record(i, k * r) for i, r in enumerate(radii)] for name, k in times.items()}
+    monkeypatch.setattr(module, "read_certificates", lambda directory: runs[directory.name])
+    found = ratios({name: [Path(name)] for name in runs}, runs)
+    twice = {"factor": pytest.approx(2), "factor_interval": pytest.approx([2, 2]), "by_seed": [pytest.approx(2)]}
+    assert found["twice"]["one"] == twice
+    assert found["one"]["twice"]["factor"] == pytest.approx(0.5)
+    assert found["never"]["one"]["factor"] == 0
+    assert found["one"]["never"] == {"factor": None, "factor_interval": None, "by_seed": [None]}
+    assert {name: set(others) for name, others in found.items()} == {name: set(runs) - {name} for name in runs}
+
+
 def test_other_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="expected certificates of the images of before"):
         measured({"before": [record(0, 0.1)], "later": [record(1, 0.1)]}, monkeypatch)
@@ -78,3 +93,18 @@ def test_the_interval_holds_about_as_often_as_it_says(monkeypatch: pytest.Monkey
         low, high = measured(runs, monkeypatch, seed=seed)["average_certified_radius"]["difference_interval"]
         held += low <= 0.1 <= high
     assert 0.88 <= held / 200 <= 0.99
+
+
+@pytest.mark.parametrize("images", [40, 100, 400])
+@pytest.mark.parametrize(("lost", "gained"), [(0.04, 0.0), (0.05, 0.01), (0.15, 0.02), (0.4, 0.1)])
+def test_shares_differ_within_their_interval_as_often_as_it_says(images: int, lost: float, gained: float) -> None:
+    """The exact coverage, summed over all numbers of images gained and lost that are not beyond chance."""
+    least = 0.945 if images >= 100 else 0.94
+    covered = 0.0
+    for b, of_lost in enumerate(stats.binom.pmf(np.arange(images + 1), images, lost)):
+        chances = of_lost * stats.binom.pmf(np.arange(images - b + 1), images - b, gained / (1 - lost))
+        for c, chance in enumerate(chances):
+            if chance > 1e-7:
+                low, high = shares_differ(np.repeat([-1.0, 1.0, 0.0], [b, c, images - b - c]))
+                covered += chance * (low <= gained - lost <= high)
+    assert covered >= least

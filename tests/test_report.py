@@ -339,6 +339,15 @@ def test_statistical_assumed_and_empirical_radii_have_columns_of_their_own(
     assert radii.count("average · statistical, 1−α") == 3
 
 
+def test_a_brought_network_that_was_smoothed_has_no_l_bound_itself(tmp_path: Path) -> None:
+    write_training(tmp_path / "smoothed", "smooth", "b" * 16, accuracy=0.8, noisy=0.7, sigma=0.25, teacher="a" * 16)
+    for name, model in (("before", "a" * 16), ("after", "b" * 16)):
+        write_certificates(tmp_path / name, model, images=40, level=1.0)
+    build_report([tmp_path], tmp_path / "page.html", tables=tmp_path / "tables")
+    rows = (tmp_path / "tables/adversarial-distance.md").read_text().splitlines()[4:-2]
+    assert [row.split(" | ")[0] for row in rows] == ["| smoothed"]
+
+
 def test_one_pass_stands_against_stochastic_inference(story: tuple[dict[str, Any], str, Path]) -> None:
     _, _, root = story
     head, _, row = (root / "tables/inference-time.md").read_text().splitlines()[2:5]

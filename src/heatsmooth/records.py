@@ -12,6 +12,8 @@ from heatsmooth.errors import InputError, require
 from heatsmooth.runs import read_records
 
 Check = Callable[[Any], bool]
+COMPARISON_FILE = "comparison.json"
+"""What ``compare`` writes beside its runs."""
 LARGEST = 2**53
 """Whole numbers up to here are exact wherever JSON is read."""
 

@@ -58,7 +58,8 @@ def compare(
     """
     from heatsmooth.progress import bar
     from heatsmooth.report import build_report
-    from heatsmooth.workflows.compare import brought, chosen_recipe, compare_run
+    from heatsmooth.report.compared import EXPLAINED, conditions, figures, gained, ratios
+    from heatsmooth.workflows.compare import brought, chosen_recipe, compare_run, for_report
 
     network = brought(source, model=model, classes=classes, mean=o.numbers(mean, "--mean"), std=o.numbers(std, "--std"))
     changes: dict[str, Any] = {"data": data, "certified": images, "n": n, "image_size": image_size}
@@ -83,20 +84,19 @@ def compare(
             progress=progress,
         )
         first, *others = found["seeds"]
-        title = f"heatsmooth: {recipe}" + (f", seed {first}" if others else "")
-        page = build_report([place / f"seed-{first}"], place / "report.html", title=title)
+        title = f"heatsmooth: {recipe}" + (f", runs of seed {first}" if others else "")
+        page = build_report(for_report(place, first), place / "report.html", title=title)
     found["report"] = page["out"]
     if as_json:
         show(found, as_json)
         return
-    table([_shown(name, row) for name, row in found["methods"].items()], f"{chosen.about} σ={chosen.sigma:g}")
-    averaging = " and ".join(name for name, method in chosen.compared.items() if method.stochastic)
-    typer.echo(
-        "One pass: accuracy of the network; average: of its Gaussian average"
-        f"{averaging and f', the answer of {averaging}'}; agree: how often both have the same class. r ≥ and "
-        "ACR: certified accuracy and mean radius of the average, each certificate false with probability at most "
-        "0.001; wrong classes and abstentions count as 0. The number of draws caps every radius."
+    table(
+        [{"method": name, **figures(row)} for name, row in found["methods"].items()],
+        f"{chosen.about} σ={chosen.sigma:g}",
     )
+    averaging = " and ".join(name for name, method in chosen.compared.items() if method.stochastic)
+    answer = f" The answer of {averaging} is that of its average." if averaging else ""
+    typer.echo(f"{EXPLAINED}{answer} ({conditions(found)}.)")
     table([_attacked(name, row) for name, row in found["methods"].items()], "Attacked, and timed on one image")
     goal = "top-1" if found["attacked_top_k"] == 1 else f"top-{found['attacked_top_k']}"
     typer.echo(
@@ -106,9 +106,11 @@ def compare(
     if not found["certified_images_unseen"]:
         typer.echo("The networks were made on the very images that are certified; name others by --smooth-on.")
     for name, gain in found["gains"].items():
-        changed = [(kind, gain[kind]) for kind in gain if kind != "from"]
-        rows = [_gained(kind, measure, facts) for kind, facts_of in changed for measure, facts in facts_of.items()]
+        rows = [dict(zip(("", "before", "after", "change"), row, strict=True)) for row in gained(gain)]
         table(rows, f"{gain['from']} → {name}, with 95 % intervals over images")
+    heads = ("ACR of", "against that of", "", *(("by seed",) if others else ()))
+    if factors := [dict(zip(heads, row, strict=False)) for row in ratios(found)]:
+        table(factors, "With 95 % intervals over images, for these very networks")
     typer.echo(f"Report: {page['out']}")
 
 
@@ -117,25 +119,6 @@ def _seeds(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"--seeds: expected whole numbers as 0,1,2, got {text!r}") from None
-
-
-def _shown(name: str, row: dict[str, Any]) -> dict[str, str]:
-    from heatsmooth.certification.radii import round_down
-
-    def share(key: str) -> str:
-        spread = f" ± {row[f'{key}_sd']:.1%}" if f"{key}_sd" in row else ""
-        return f"{row[key]:.1%}{spread}"
-
-    spread = f" ± {row['average_certified_radius_sd']:.3f}" if "average_certified_radius_sd" in row else ""
-    return {
-        "method": name,
-        "one pass": share("one_pass_accuracy"),
-        "average": share("average_accuracy"),
-        "agree": share("agreement"),
-        "r ≥ .25": share("certified_at_0.25"),
-        "r ≥ .5": share("certified_at_0.5"),
-        "ACR": f"{round_down(row['average_certified_radius'], 3):.3f}{spread}",
-    }
 
 
 def _attacked(name: str, row: dict[str, Any]) -> dict[str, str]:
@@ -152,24 +135,3 @@ def _attacked(name: str, row: dict[str, Any]) -> dict[str, str]:
         "stochastic": f"{1000 * often:.1f} ms",
         "slower by": f"× {often / once:.1f}",
     }
-
-
-def _gained(kind: str, measure: str, facts: dict[str, Any]) -> dict[str, str]:
-    """Shares change by points; radii by a factor, or by a difference where there was none to multiply."""
-    from heatsmooth.certification.radii import round_down
-
-    name = measure.replace("average_certified_radius", "ACR").replace("median_certified", "median").replace("_", " ")
-    name += "" if kind == "certified" else f", {kind}"
-    (low, high), change = facts["difference_interval"], facts["difference"]
-    if "radius" not in measure:
-        before, after = (f"{facts[key]:.1%}" for key in ("before", "after"))
-        changed = f"{100 * change:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
-    else:
-        before, after = (f"{round_down(facts[key], 3):.3f}" for key in ("before", "after"))
-        changed = f"{change:+.3f} ({low:+.3f} to {high:+.3f})"
-        if facts["factor"] is not None:
-            low, high = facts["factor_interval"]
-            changed = (
-                f"× {facts['factor']:.2f} ({math.floor(100 * low) / 100:.2f} to {math.ceil(100 * high) / 100:.2f})"
-            )
-    return {"": name, "before": before, "after": after, "change": changed}

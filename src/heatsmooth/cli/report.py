@@ -12,7 +12,7 @@ from heatsmooth.cli import options as o
 def report(
     *,
     sources: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Run directories, folders of them, and TSV logs.")
+        list[Path], typer.Argument(metavar="DIR…", help="Run directories, folders of them, comparisons, and TSV logs.")
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     tables: Annotated[Path | None, typer.Option(help="Also write LaTeX and Markdown tables here.")] = None,

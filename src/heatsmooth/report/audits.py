@@ -6,7 +6,7 @@ from typing import Any
 from heatsmooth.report.collection import Audit, Collection
 from heatsmooth.report.results import STATISTICAL
 from heatsmooth.report.tables import Column, Table, without_empty_columns
-from heatsmooth.report.values import NONE, count_text, dig, number, one_line, percent, plain, share_text, text
+from heatsmooth.report.values import NONE, count_text, dig, interval, number, one_line, percent, plain, share_text, text
 
 KINDS = {"holds": "Holds", "caution": "Caution", "broken": "Broken"}
 
@@ -58,20 +58,13 @@ def _finding(audit: Audit, model: str) -> Finding:
     return Finding(model, kind if kind in KINDS else "unknown", verdict, " · ".join(conditions), measures)
 
 
-def _interval(value: Any, *keys: str) -> tuple[float | None, float | None]:
-    found = dig(value, *keys, "interval")
-    if isinstance(found, list) and len(found) == 2:
-        return number({"x": found[0]}, "x"), number({"x": found[1]}, "x")
-    return None, None
-
-
 def _share(facts: dict[str, Any], name: str, meaning: str, counted: str, of: str, *keys: str) -> Measure | None:
     share, count, total = (number(facts, *keys, key) for key in ("share", counted, of))
     if share is None and count is not None and total:
         share = count / total
     if share is None:
         return None
-    low, high = _interval(facts, *keys)
+    low, high = interval(facts, *keys, "interval")
     if low is None or high is None or not 0 <= low <= high <= 1:
         low = high = None
     value = percent(share) if count is None or total is None else f"{percent(share)} ({count:,.0f} of {total:,.0f})"
@@ -89,7 +82,7 @@ def _approximation(facts: dict[str, Any]) -> list[Measure | None]:
         mean, median, largest = (number(facts, "approximation", key, part) for part in ("mean", "median", "largest"))
         if mean is None:
             continue
-        low, high = _interval(facts, "approximation", key)
+        low, high = interval(facts, "approximation", key, "interval")
         between = "" if low is None or high is None else f" ({low:.3f}–{high:.3f})"
         rest = f"Median {share_text(median)}, largest {share_text(largest)}; 0 would be an exact average"
         found.append(Measure(f"Mean distance of the probabilities to {whose}", f"{mean:.3f}{between}", rest))

@@ -116,6 +116,7 @@ class Collection:
     galleries: list[Gallery] = field(default_factory=list)
     audits: list[Audit] = field(default_factory=list)
     timings: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    comparisons: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
     def put_in_order(self) -> None:
@@ -135,6 +136,10 @@ class Collection:
     def maker(self, model: str | None) -> Training | None:
         """The run that made a model, if it is among the sources."""
         return next((t for t in self.trainings if model is not None and t.model == model), None)
+
+    def is_teacher(self, model: str | None) -> bool:
+        """Whether another model was smoothed from it."""
+        return model is not None and any(text(t.run.info, "settings", "teacher") == model for t in self.trainings)
 
     def certified(self, model: str | None) -> Certification | None:
         """The top-1 certificates of a model; those of a fixed n, as adaptive ones are decided at few radii only."""

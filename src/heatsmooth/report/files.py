@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.records import COMPARISON_FILE
 from heatsmooth.report.values import number, one_line
 from heatsmooth.runs import read_json
 
@@ -37,36 +38,45 @@ class Found:
     runs: list[Place]
     logs: list[Place]
     timings: list[Place]
+    comparisons: list[Place]
     notes: list[Note]
 
 
 def find(sources: Iterable[Path]) -> Found:
-    """Run directories, tab-separated logs and timings among the sources and two levels below them.
+    """Run directories, tab-separated logs, timings and comparisons among the sources and two levels below them.
 
     A log inside a run directory repeats its certificates: it is read only if it is named itself.
     """
     runs: dict[Path, None] = {}
     logs: dict[Path, None] = {}
     timings: dict[Path, None] = {}
+    comparisons: dict[Path, None] = {}
     notes = []
     for source in sources:
-        if source.is_file():
+        if source.is_file() and source.name == COMPARISON_FILE:
+            comparisons[source.resolve()] = None
+        elif source.is_file():
             logs[source.resolve()] = None
         elif source.is_dir():
             within = _below(source, "run*.json")
             directories = {file.parent.resolve(): None for file in within}
             beside = {log.resolve(): None for log in _below(source, "*.tsv") if log.parent.resolve() not in directories}
             measured = {file.resolve(): None for file in _below(source, "timing.json")}
-            if not (directories or beside or measured):
-                notes.append(Note(str(source), "expected run directories or .tsv logs, got a directory with none"))
+            compared = {file.resolve(): None for file in _below(source, COMPARISON_FILE)}
+            if not (directories or beside or measured or compared):
+                notes.append(
+                    Note(str(source), "expected run directories, a comparison or .tsv logs, got a directory with none")
+                )
             runs, logs, timings = runs | directories, logs | beside, timings | measured
+            comparisons |= compared
         else:
             notes.append(Note(str(source), "expected a run directory or a log, got nothing there; check the path"))
-    names = short_names([*runs, *logs, *(path.parent for path in timings)])
+    names = short_names([*runs, *logs, *(path.parent for path in (*timings, *comparisons))])
     return Found(
         [Place(names[path], path) for path in runs],
         [Place(names[path], path) for path in logs],
         [Place(names[path.parent], path) for path in timings],
+        [Place(names[path.parent], path) for path in comparisons],
         notes,
     )
 

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from heatsmooth.errors import InputError, require
-from heatsmooth.report import audits, figures, results
+from heatsmooth.report import audits, compared, figures, results
 from heatsmooth.report.calibrated import calibrated_table
 from heatsmooth.report.chart import Chart
 from heatsmooth.report.collection import Collection
@@ -60,11 +60,13 @@ def build_report(
 ) -> dict[str, Any]:
     """Write the report to ``out``, and its tables as LaTeX and Markdown into ``tables``; what was read, and what not.
 
-    ``sources``: run directories, directories that hold them (two levels deep), Cohen's tab-separated logs. An input
-    that cannot be read is named under ``skipped`` with the reason, here and on the page, and does not stop the rest.
+    ``sources``: run directories, directories that hold them (two levels deep), what ``compare`` wrote into
+    ``comparison.json``, Cohen's tab-separated logs. An input that cannot be read is named under ``skipped`` with the
+    reason, here and on the page, and does not stop the rest.
     """
     collection = read_sources(sources)
-    readable = bool(collection.runs or collection.certifications or collection.predictions or collection.timings)
+    runs_or_logs = collection.runs or collection.certifications or collection.predictions
+    readable = bool(runs_or_logs or collection.timings or collection.comparisons)
     unread = "; ".join(f"{note.name}: {note.reason}" for note in collection.notes) or "no sources"
     require(readable, f"expected run directories or logs, got none that can be read ({unread})")
     names = Names(collection)
@@ -87,6 +89,7 @@ def build_report(
         "attacks": len(collection.attacks),
         "audits": len(collection.audits),
         "predictions": len(collection.predictions),
+        "comparisons": len(collection.comparisons),
         "images": sum(len(item.radius) for item in collection.certifications),
         "sections": [section.key for section in sections],
         "figures": [chart.key for section in sections for chart in section.charts],
@@ -138,7 +141,13 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
             "Methods compared",
             "",
             [],
-            _there(results.methods_table(collection), results.timing_table(collection)),
+            _there(
+                results.methods_table(collection),
+                compared.means_table(collection.comparisons),
+                compared.gains_table(collection.comparisons),
+                compared.ratios_table(collection.comparisons),
+                results.timing_table(collection),
+            ),
         ),
         Section(
             "audit",
@@ -191,7 +200,7 @@ def _rendered(collection: Collection, names: Names, sections: list[Section], tit
     )
     script = here.joinpath("page.js").read_text()
     style = here.joinpath("page.css").read_text()
-    inputs = len(collection.runs) + len(collection.predictions)
+    inputs = len(collection.runs) + len(collection.predictions) + len(collection.comparisons)
     inputs += sum(item.model is None for item in collection.certifications)
     page = environment.from_string(here.joinpath("page.html").read_text()).render(
         title=one_line(title),
@@ -268,6 +277,10 @@ def _provenance(run: Run, collection: Collection) -> dict[str, Any]:
         ("commit", text(info, "commit")),
         ("versions", ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, dict) else None),
         ("hardware", machine),
+        (
+            "finished on",
+            ", ".join(f"{key} {info[key]}" for key in ("device", "processes", "threads") if "device" in info),
+        ),
         ("directory", str(run.path)),
     ]
     line = " · ".join(part for part in (run.command, started, duration(run.seconds)) if part)

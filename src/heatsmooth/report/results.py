@@ -144,7 +144,10 @@ def _l_bounds(items: list[Certification], collection: Collection) -> Floats | No
     """L-bounds of the network in one pass, over images it has right, if it was smoothed to be an average."""
     for item in items:
         maker = collection.maker(item.model)
-        aimed = maker.run.command == "smooth" if maker is not None else text(item.settings, "class_from") == "clean"
+        if maker is not None:
+            aimed = maker.run.command == "smooth"
+        else:
+            aimed = text(item.settings, "class_from") == "clean" and not collection.is_teacher(item.model)
         if aimed and item.l_bounds is not None:
             return item.l_bounds if item.right_in_one_pass is None else item.l_bounds[item.right_in_one_pass]
     return None

@@ -61,7 +61,12 @@ def read_sources(sources: Iterable[Path]) -> Collection:
     """Read all that can be read; what cannot is named in ``notes`` and stops nothing."""
     found: Found = find(sources)
     all_of = Collection(notes=list(found.notes))
-    for read, places in ((_read_directory, found.runs), (_read_tsv, found.logs), (_read_timing, found.timings)):
+    for read, places in (
+        (_read_directory, found.runs),
+        (_read_tsv, found.logs),
+        (_read_timing, found.timings),
+        (_read_comparison, found.comparisons),
+    ):
         for place in places:
             _attempt(read, place, all_of)
     all_of.put_in_order()
@@ -265,6 +270,13 @@ def _read_gallery(place: Place, collection: Collection) -> None:
 
 def _read_timing(place: Place, collection: Collection) -> None:
     collection.timings.append((place.name, read_json(place.path)))
+
+
+def _read_comparison(place: Place, collection: Collection) -> None:
+    facts = read_json(place.path)
+    known = text(facts, "command") == "compare" and isinstance(dig(facts, "methods"), dict)
+    require(known, f"{place.path}: expected what `heatsmooth compare` writes, got another file; leave it out")
+    collection.comparisons.append((place.name, facts))
 
 
 def _read_tsv(place: Place, collection: Collection) -> None:

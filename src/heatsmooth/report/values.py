@@ -38,6 +38,23 @@ def number(value: Any, *keys: str) -> float | None:
     return result if math.isfinite(result) else None
 
 
+def interval(value: Any, *keys: str) -> tuple[float | None, float | None]:
+    """The two ends of the interval under nested keys, or None twice.
+
+    >>> interval({"a": [1, 2]}, "a"), interval({"a": [1]}, "a")
+    ((1.0, 2.0), (None, None))
+    """
+    found = dig(value, *keys)
+    low, high = map(number, found) if isinstance(found, list) and len(found) == 2 else (None, None)
+    return (None, None) if low is None or high is None or low > high else (low, high)
+
+
+def entries(value: Any, *keys: str) -> list[tuple[str, Any]]:
+    """The entries of the object under nested keys; none if it is no object."""
+    found = dig(value, *keys)
+    return list(found.items()) if isinstance(found, dict) else []
+
+
 def text(value: Any, *keys: str) -> str | None:
     """The text under nested keys on one line without control characters, or None if it is no text or empty."""
     found = dig(value, *keys)

@@ -112,6 +112,7 @@ def _counted(collection: Collection) -> str:
         (len(collection.attacks), "attack"),
         (len(collection.audits), "audit"),
         (len(collection.predictions), "log of predictions"),
+        (len(collection.comparisons), "comparison"),
     )
     parts = [
         f"{count} {what.replace('set of', 'sets of').replace('log of', 'logs of') if count > 1 else what}"

@@ -6,22 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from heatsmooth.auditing import Audit
-from heatsmooth.certification.radii import l_bound
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
-from heatsmooth.records import read_attacks, read_certificates
+from heatsmooth.records import COMPARISON_FILE
 from heatsmooth.runs import read_json, write_json
 from heatsmooth.workflows.attack import Attack, attack_run
 from heatsmooth.workflows.audit import audit_run
 from heatsmooth.workflows.certify import certify_run, recompute_run
-from heatsmooth.workflows.gains import gains
+from heatsmooth.workflows.findings import findings
 from heatsmooth.workflows.inputs import Images, Network
 from heatsmooth.workflows.recipes import RECIPES, Given, Method, Recipe, Smoothed, Trained
 from heatsmooth.workflows.timing import inference_times
@@ -247,83 +245,19 @@ def compare_run(
     found = {
         "command": "compare",
         "out": str(out),
-        "sigma": recipe.sigma,
         "seeds": list(seeds),
         "certified_images_unseen": unseen,
         "attacked_top_k": recipe.attacked_top_k,
         "seconds": round(spent, 1),
-        "methods": {name: _row(name, recipe, [out / f"seed-{seed}" for seed in seeds]) for name in recipe.compared},
-        "gains": _gains(recipe, [out / f"seed-{seed}" for seed in seeds]),
+        **findings(recipe, [out / f"seed-{seed}" for seed in seeds]),
     }
-    write_json(out / "comparison.json", found)
+    write_json(out / COMPARISON_FILE, found)
     return found
 
 
-def _row(name: str, recipe: Recipe, places: list[Path]) -> dict[str, Any]:
-    """The figures of a method: each the mean over the seeds, and beside it the standard deviation if there are more."""
-    per_seed = [_figures(place, name, recipe) for place in places]
-    row: dict[str, Any] = {}
-    for key in per_seed[0]:
-        values = [value for figures in per_seed if (value := figures.get(key)) is not None]
-        row[key] = float(np.mean(values)) if values else None
-        if len(values) > 1:
-            row[f"{key}_sd"] = float(np.std(values, ddof=1))
-    return row
-
-
-def _gains(recipe: Recipe, places: list[Path]) -> dict[str, dict[str, Any]]:
-    """By smoothed method and kind of certificate, what smoothing brought, if the network before it is compared too."""
-    kinds = {"certified": 1, **({f"top-{recipe.top_k}": recipe.top_k} if recipe.has_top_k else {})}
-    found: dict[str, dict[str, Any]] = {}
-    for name, method in recipe.compared.items():
-        if isinstance(method, Smoothed) and method.start in recipe.compared:
-            found[name] = {"from": method.start}
-            for kind, k in kinds.items():
-                before, after = ([place / f"{which}-{kind}" for place in places] for which in (method.start, name))
-                found[name][kind] = gains(before, after, top_k=k)
-    return found
-
-
-def _figures(place: Path, name: str, recipe: Recipe) -> dict[str, float | None]:
-    """What the run directories of one seed say of a method. Distances: medians over images right at the start."""
-    certificates = read_certificates(place / f"{name}-certified")
-    label, target = (np.array([record[key] for record in certificates]) for key in ("label", "target"))
-    radius = np.array([record["radius"] for record in certificates])
-    clean = np.array([record["clean_class"] for record in certificates])
-    average = np.array([int(np.argmax(record["counts"])) for record in certificates])
-    right = (label == target) & ~np.array([record["abstain"] for record in certificates])
-    method = recipe.methods[name]
-    if method.stochastic:
-        probabilities = np.array([np.array(record["sums"]) / record["n"] for record in certificates])
-    else:
-        probabilities = np.array([record["clean_probabilities"] for record in certificates])
-    bound = l_bound(probabilities, sigma=recipe.sigma)
-    timing = read_json(place / f"{name}-timed" / "timing.json")
-    figures: dict[str, float | None] = {
-        "one_pass_accuracy": float((clean == label).mean()),
-        "average_accuracy": float((average == label).mean()),
-        "agreement": float((clean == average).mean()),
-        **{f"certified_at_{r:g}": float((right & (radius >= r)).mean()) for r in (0.0, 0.25, 0.5, 0.75)},
-        "average_certified_radius": float((right * radius).mean()),
-        "median_radius": float(np.median(radius)),
-        "mean_radius": float(radius.mean()),
-        "largest_radius": float(radius.max()),
-        "l_bound_median": float(np.median(bound)),
-        "l_bound_mean": float(bound.mean()),
-        **{key: value for key, value in timing.items() if key.endswith("_seconds")},
-    }
-    for kind in ("pgd", "ddn"):
-        distances = np.array(
-            [np.inf if not r["success"] else r["distance"] for r in read_attacks(place / f"{name}-{kind}")]
-        )
-        fooled = distances[distances > 0]
-        figures[f"{kind}_median"] = _finite(np.median(fooled)) if len(fooled) else None
-        figures[f"{kind}_mean_of_attacked"] = _finite(fooled[np.isfinite(fooled)].mean()) if len(fooled) else None
-    return figures
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def for_report(out: Path, seed: int) -> list[Path]:
+    """What a report of a comparison is made of: the runs of one seed, and what was found over all."""
+    return [out / f"seed-{seed}", out / COMPARISON_FILE]
 
 
 def brought(source: Path | None, **facts: Any) -> Network | None:

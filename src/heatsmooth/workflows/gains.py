@@ -1,7 +1,10 @@
-"""What smoothing brought a network, and what it cost, on the same images before and after."""
+"""What smoothing brought a network, and what it cost, on the same images; how many times one radius is another."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import NormalDist
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +16,7 @@ RESAMPLES = 2000
 LEVEL = 0.95
 
 Values = NDArray[np.float64]
+Kind = Literal["share", "mean", "median"]
 
 
 def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 0) -> dict[str, dict[str, Any]]:
@@ -21,49 +25,132 @@ def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 
     ``before`` and ``after``: directories of certificates over the same images, one for each seed of the comparison;
     values are means over the seeds. Radii count as 0 where the class is wrong or abstained from. ``top_k``: the
     certificates are of the label among the k most probable classes, and a pass is right if it has it there. The
-    intervals speak of other images of the same kind, for these networks: the middle ``LEVEL`` of what the images give
-    when drawn anew with replacement, the same for both (paired percentile bootstrap; too narrow for a few dozen images
-    and for shares next to 0 or 1). A factor is None where its divisor is, or may well be, 0.
+    intervals, ``LEVEL`` each, speak of other images of the same kind, for these networks. Of differences of shares:
+    Bonett and Price's, which holds for few images and shares next to 0 or 1. Of radii: the middle of what the images
+    give when drawn anew with replacement, the same for both (paired percentile bootstrap; too narrow for a few dozen
+    images). A factor is None where its divisor is, or may well be, 0.
     """
-    runs = [[read_certificates(directory) for directory in directories] for directories in (before, after)]
-    shown = [[record["index"] for record in run] for run in (*runs[0], *runs[1])]
-    same = all(indices == shown[0] for indices in shown)
-    require(same, f"{after[0]}: expected certificates of the images of {before[0]}, got others; certify the same ones")
+    runs = _read([before, after])
+    chosen = _redrawn(len(runs[0][0]), seed)
     measured = [_measures(records, top_k) for records in runs]
-    images = len(shown[0])
-    chosen = np.random.default_rng(seed).integers(images, size=(RESAMPLES, images))
     found: dict[str, dict[str, Any]] = {}
-    for name, (first, is_median) in measured[0].items():
-        summary = np.median if is_median else np.mean
-        then, now = (
-            [summary(values[:, rows], axis=-1).mean(0) for rows in (np.arange(images), chosen)]
-            for values in (first, measured[1][name][0])
-        )
+    for name, (kind, first) in measured[0].items():
+        last = measured[1][name][1]
+        then, now = (_Summary.of(values, chosen, kind == "median") for values in (first, last))
         found[name] = {
-            "before": float(then[0]),
-            "after": float(now[0]),
-            "difference": float(now[0] - then[0]),
-            "difference_interval": _middle(now[1] - then[1]),
-            "factor": None,
-            "factor_interval": None,
+            "before": then.value,
+            "after": now.value,
+            "difference": now.value - then.value,
+            "difference_interval": shares_differ(last.mean(0) - first.mean(0))
+            if kind == "share"
+            else _middle(now.redrawn - then.redrawn),
+            **_factor(now, then),
         }
-        if np.quantile(then[1], (1 - LEVEL) / 2) > 0:
-            factors = np.divide(now[1], then[1], out=np.full(RESAMPLES, np.inf), where=then[1] > 0)
-            found[name] |= {"factor": float(now[0] / then[0]), "factor_interval": _middle(factors)}
     return found
 
 
-def _measures(runs: list[list[dict[str, Any]]], top_k: int) -> dict[str, tuple[Values, bool]]:
-    """By name, values of (seeds, images), and whether their median is meant, not their mean."""
-    right = np.array([[r["label"] == r["target"] and not r["abstain"] for r in run] for run in runs])
-    radius = np.array([[r["radius"] for r in run] for run in runs])
+def ratios(
+    certified: Mapping[str, list[Path]], names: Iterable[str], *, seed: int = 0
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """How many times the average certified radius of each of ``names`` is that of each other method.
+
+    ``certified``: by method, directories of certificates, as for ``gains``. The interval is as there: over images, for
+    these networks. ``by_seed``: the factor of each seed alone, None where it would divide by 0.
+    """
+    runs = _read(list(certified.values()))
+    chosen = _redrawn(len(runs[0][0]), seed)
+    radii = {name: _radii(records) for name, records in zip(certified, runs, strict=True)}
+    means = {name: _Summary.of(values, chosen) for name, values in radii.items()}
+    return {
+        one: {
+            other: {**_factor(means[one], means[other]), "by_seed": _by_seed(radii[one], radii[other])}
+            for other in radii
+            if other != one
+        }
+        for one in names
+    }
+
+
+def _by_seed(radii: Values, others: Values) -> list[float | None]:
+    pairs = zip(radii.mean(1).tolist(), others.mean(1).tolist(), strict=True)
+    return [mean / other if other > 0 else None for mean, other in pairs]
+
+
+def shares_differ(differences: Values) -> list[float]:
+    """An interval for the mean of paired differences in [−1, 1], (images,), by which shares of images differ.
+
+    As if there were two images more, one gained and one lost (Bonett and Price 2012, Statistics in Medicine 31:1479):
+
+    >>> [round(end, 3) for end in shares_differ(np.repeat([0.0, -1.0], [96, 4]))]
+    [-0.086, 0.007]
+    """
+    n = len(differences) + 2
+    mean = differences.sum() / n
+    deviation = np.sqrt(((np.square(differences).sum() + 2) / n - mean**2) / n)
+    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * deviation
+    return [float(max(-1.0, mean - reach)), float(min(1.0, mean + reach))]
+
+
+def _read(methods: list[list[Path]]) -> list[list[list[dict[str, Any]]]]:
+    """The certificates of each method and seed, which must be of the same images."""
+    runs = [[read_certificates(directory) for directory in directories] for directories in methods]
+    first = [record["index"] for record in runs[0][0]]
+    for directories, records in zip(methods, runs, strict=True):
+        for directory, run in zip(directories, records, strict=True):
+            require(
+                [record["index"] for record in run] == first,
+                f"{directory}: expected certificates of the images of {methods[0][0]}, got others; "
+                "certify the same ones",
+            )
+    return runs
+
+
+def _redrawn(images: int, seed: int) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(images, size=(RESAMPLES, images))
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """A mean or median over images, then the mean over seeds: of the images as they are, and as drawn anew."""
+
+    value: float
+    redrawn: Values
+
+    @classmethod
+    def of(cls, values: Values, chosen: NDArray[np.int64], is_median: bool = False) -> Self:
+        """Of ``values`` (seeds, images)."""
+        summary = np.median if is_median else np.mean
+        redrawn = np.mean([summary(of_seed[chosen], axis=-1) for of_seed in values], axis=0)
+        return cls(float(summary(values, axis=-1).mean()), redrawn)
+
+
+def _factor(now: _Summary, then: _Summary) -> dict[str, Any]:
+    if np.quantile(then.redrawn, (1 - LEVEL) / 2) <= 0:
+        return {"factor": None, "factor_interval": None}
+    factors = np.divide(now.redrawn, then.redrawn, out=np.full(len(then.redrawn), np.inf), where=then.redrawn > 0)
+    return {"factor": now.value / then.value, "factor_interval": _middle(factors)}
+
+
+def _measures(runs: list[list[dict[str, Any]]], top_k: int) -> dict[str, tuple[Kind, Values]]:
+    """By name, what over the images is meant, and the values of (seeds, images)."""
+    radii = _radii(runs)
+    right = np.array([[_is_right(r) for r in run] for run in runs])
     one_pass = np.array([[r["label"] in np.argsort(r["clean_probabilities"])[-top_k:] for r in run] for run in runs])
     return {
-        "one_pass_accuracy": (one_pass.astype(np.float64), False),
-        "certified_at_0": (right.astype(np.float64), False),
-        "average_certified_radius": (right * radius, False),
-        "median_certified_radius": (right * radius, True),
+        "one_pass_accuracy": ("share", one_pass.astype(np.float64)),
+        "certified_at_0": ("share", right.astype(np.float64)),
+        "average_certified_radius": ("mean", radii),
+        "median_certified_radius": ("median", radii),
     }
+
+
+def _radii(runs: list[list[dict[str, Any]]]) -> Values:
+    """Of (seeds, images), 0 where the class is wrong or abstained from."""
+    return np.array([[r["radius"] if _is_right(r) else 0.0 for r in run] for run in runs])
+
+
+def _is_right(record: dict[str, Any]) -> bool:
+    return bool(record["label"] == record["target"] and not record["abstain"])
 
 
 def _middle(values: Values) -> list[float]:
