@@ -155,6 +155,17 @@ def test_imagefolder_without_classes_has_no_labels(folder: Path) -> None:
         found.known_labels()
 
 
+def test_imagefolder_follows_links_but_not_in_circles(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    chosen = tmp_path_factory.mktemp("chosen")
+    for name in ("cat", "dog"):
+        (chosen / name).symlink_to(folder / name)
+    (folder / "dog" / "again").symlink_to(folder / "dog")
+    (chosen / "cat" / "lost.png").symlink_to(folder / "nothing.png")
+    found = load(f"imagefolder:{chosen}", image_size=32)
+    assert found.class_names == ("cat", "dog")
+    assert found.known_labels().tolist() == [0, 0, 1]
+
+
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_unreadable_images_are_named(folder: Path) -> None:
     (folder / "cat/a.png").write_bytes((folder / "cat/a.png").read_bytes()[:200])

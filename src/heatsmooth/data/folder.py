@@ -187,13 +187,26 @@ class FolderPixels(EncodedPixels):
         return sha256(f"{self.size}\n{listing}".encode(errors="surrogateescape"))
 
 
+def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """All files below ``folder``, also through links to folders, unless they lead back to one they are in."""
+    real = folder.resolve()
+    if real in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files_below(Path(entry.path), above | {real})
+            elif entry.is_file():
+                yield Path(entry.path)
+
+
 def load_folder(path: Path, size: int | None, class_index: Path | None = None) -> ImageSet:
     """The images below ``path``, in sorted order, cropped to ``size`` or the ``usual_size`` of the first.
 
     Labelled by the class-index file; without one, by their subfolder; unlabelled if there is none.
     """
     require(path.is_dir(), f"imagefolder:{path}: expected a folder of images, got no such folder; check the path")
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    files = sorted(file for file in _files_below(path) if file.suffix.lower() in SUFFIXES)
     require(
         bool(files),
         f"imagefolder:{path}: expected image files ({', '.join(sorted(SUFFIXES))}), got none; check the path",
