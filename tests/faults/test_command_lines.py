@@ -144,7 +144,8 @@ def test_command_lines_end_well(
             bad.append(f"{words}\n  ended with {code}: {err[-1500:]}")
     assert not bad, f"{len(bad)} of {LINES}\n" + "\n".join(bad[:8])
     assert codes[2] > LINES // 3
-    assert codes[0] > LINES // 50
+    assert codes[0] + codes[None] > LINES // 10
+    assert codes[0] > 0
     assert (tmp_path / "file").read_text() == "precious"
     assert not list(tmp_path.rglob("hacked"))
     assert not Path("/outside").exists()
