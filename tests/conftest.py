@@ -13,6 +13,12 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Every test, and what it is given, meets the same chance, whichever tests ran before it."""
+    torch.manual_seed(0)
+
+
 class Linear(torch.nn.Module):
     """logits = W·flatten(x) + b: every Jacobian, radius and average is known in closed form."""
 

@@ -187,4 +187,5 @@ def test_a_network_that_cannot_be_folded_stays_as_it_is() -> None:
 
     model = Branching().eval()
     fast = for_inference(model, torch.rand(4, 1, 4, 4))
-    assert torch.equal(fast(torch.ones(2, 1, 4, 4)), model(torch.ones(2, 1, 4, 4)))
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in fast.modules())
+    torch.testing.assert_close(fast(torch.ones(2, 1, 4, 4)), model(torch.ones(2, 1, 4, 4)), rtol=1e-5, atol=1e-6)
