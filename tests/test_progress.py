@@ -16,6 +16,25 @@ def test_without_a_terminal_there_is_a_line_for_each_tenth_every_time(capsys: py
     assert lines == 2 * [f"certifying: {tenth} of 100 well" for tenth in range(0, 101, 10)]
 
 
+def test_without_a_terminal_lines_say_the_time_left_from_where_the_work_began(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0]
+    monkeypatch.setattr("heatsmooth.progress.time.monotonic", lambda: clock[0])
+    with bar() as show:
+        for done in (40, 60, 90, 100, 0, 50):
+            show("smoothing", done, 100, "well")
+            clock[0] += 60
+    assert capsys.readouterr().err.splitlines() == [
+        "smoothing: 40 of 100 well",
+        "smoothing: 60 of 100, ETA 0:02:00 well",
+        "smoothing: 90 of 100, ETA 0:00:24 well",
+        "smoothing: 100 of 100 well",
+        "smoothing: 0 of 100 well",
+        "smoothing: 50 of 100, ETA 0:01:00 well",
+    ]
+
+
 def test_in_a_terminal_the_clock_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     again: list[int] = []
     monkeypatch.setattr(Console, "is_terminal", True)

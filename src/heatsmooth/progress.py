@@ -1,8 +1,10 @@
 """Progress with an estimate of the time left, on standard error."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Protocol
 
 from rich.console import Console
@@ -53,13 +55,20 @@ def bar(*, shown: bool = True) -> Iterator[Progress]:
 
 
 class _Lines:
-    """One line for each tenth of the work, and again when the same is done anew."""
+    """One line for each tenth of the work, with the time left if there is any, and again when the same is done anew."""
 
     def __init__(self) -> None:
         self._shown: dict[str, int] = {}
+        self._begun: dict[str, tuple[float, int]] = {}
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
-        tenth = 10 * done // max(total, 1)
-        if self._shown.get(what) != tenth:
-            self._shown[what] = tenth
-            print(f"{what}: {done} of {total} {note}".rstrip(), file=sys.stderr, flush=True)
+        tenth, before, now = 10 * done // max(total, 1), self._shown.get(what), time.monotonic()
+        if tenth == before:
+            return
+        if before is None or tenth < before:
+            self._begun[what] = now, done
+        self._shown[what] = tenth
+        begin, first = self._begun[what]
+        left = int((now - begin) * (total - done) / max(done - first, 1))
+        eta = f", ETA {timedelta(seconds=left)}" if left > 0 else ""
+        print(f"{what}: {done} of {total}{eta} {note}".rstrip(), file=sys.stderr, flush=True)
