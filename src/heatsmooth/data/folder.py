@@ -192,12 +192,11 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator
     real = folder.resolve()
     if real in above:
         return
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield from _files_below(Path(entry.path), above | {real})
-            elif entry.is_file():
-                yield Path(entry.path)
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files_below(entry, above | {real})
+        elif entry.is_file():
+            yield entry
 
 
 def load_folder(path: Path, size: int | None, class_index: Path | None = None) -> ImageSet:
