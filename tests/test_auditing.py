@@ -113,3 +113,25 @@ def test_the_verdict_says_what_was_found(
     )
     assert found["kind"] == kind
     assert says in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("count", "least", "says"),
+    [
+        (50, 0.929, "average; too few images to be sure that one pass agrees with the average on 95 %."),
+        (47, 0.835, "average; one pass may disagree with the average too often."),
+    ],
+)
+def test_the_verdict_tells_few_images_from_disagreement(count: int, least: float, says: str) -> None:
+    found = verdict(
+        {
+            "images": 50,
+            "alpha": 0.001,
+            "average_attacks": {"attacked": 50, "violations": 0, "expected_at_most": 0.1},
+            "network_attacks": {"inside_l_bound": {"broken": 0, "attacked": 50}},
+            "agreement": {"count": count, "images": 50, "interval": [least, 1.0]},
+            "lipschitz": {"ratio": 0.9},
+        }
+    )
+    assert found["kind"] == "caution"
+    assert says in found["text"]

@@ -285,7 +285,10 @@ def verdict(found: dict[str, Any]) -> dict[str, str]:
         kind = "broken" if many else "caution"
         conclusion = f"{of_average}; the network is not an exact average at this σ, so its L-bound {verb}."
     elif agreement["interval"][0] < AGREEING:
-        kind, conclusion = "caution", f"{of_average}; one pass may disagree with the average too often."
+        doubt = "one pass may disagree with the average too often"
+        if agreement["count"] >= AGREEING * agreement["images"]:
+            doubt = f"too few images to be sure that one pass agrees with the average on {100 * AGREEING:g} %"
+        kind, conclusion = "caution", f"{of_average}; {doubt}."
     elif violations or not attacked:
         kind, conclusion = "caution", f"{of_average}."
     else:
