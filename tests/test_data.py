@@ -271,6 +271,8 @@ def test_subsets_are_fixed_and_recorded() -> None:
     assert "10 of a fixed permutation" in some.describe()["rule"]
     assert full.strided(7, 3).indices.tolist() == [0, 7, 14]
     assert full.strided(7, 3).describe()["rule"] == "all; every 7., the first 3"
+    assert full.strided(7, 3, start=1).indices.tolist() == [1, 8, 15]
+    assert full.strided(7, 3, start=1).describe()["rule"] == "all; every 7. from 1 on, the first 3"
     assert full.strided(30).known_labels().tolist() == [0, 30, 60, 90]
     assert full.fingerprint != full.without_labels().fingerprint != some.fingerprint
     with pytest.raises(InputError, match="labels below 50"):

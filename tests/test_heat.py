@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.models import copy_of, model_hash
+from heatsmooth.models import Classifier, NetworkSpec, copy_of, model_hash, normalising_deviation
 from heatsmooth.noise import Draw
-from heatsmooth.training import Batch, Heat, LoaderFeed, heat_smoothing, smooth
+from heatsmooth.training import Batch, Heat, LoaderFeed, heat_smoothing, preset, smooth
 from heatsmooth.training.heat import ESTIMATORS, PENALISED
 from heatsmooth.training.methods import Teacher
 from tests.conftest import Linear, tiny_classifier
@@ -257,17 +257,31 @@ def loaders() -> dict[str, list[object]]:
     }
 
 
-@pytest.mark.parametrize("preset", ["bootcamp", "paper-imagenet"])
-def test_labels_change_nothing_bit_for_bit_and_the_teacher_stays(preset: str) -> None:
+@pytest.mark.parametrize("name", ["bootcamp", "paper-imagenet"])
+def test_labels_change_nothing_bit_for_bit_and_the_teacher_stays(name: str) -> None:
     teacher = tiny_classifier()
     before = model_hash(teacher)
     hashes = {
-        name: model_hash(smooth(teacher, loader, sigma=SIGMA, preset=preset, device="cpu", projections=1))
-        for name, loader in loaders().items()
+        kind: model_hash(smooth(teacher, loader, sigma=SIGMA, preset=name, device="cpu", projections=1))
+        for kind, loader in loaders().items()
     }
     assert model_hash(teacher) == before
     assert set(hashes.values()) != {before}
     assert len(set(hashes.values())) == 1
+
+
+@pytest.mark.parametrize(("classes", "std"), [(10, 0.25), (1000, 0.226), (3, 1.0)])
+def test_the_penalty_of_paper_imagenet_is_that_of_the_public_code(classes: int, std: float) -> None:
+    """Σ over κ = 6 of (w·∇v)², w ~ N(0, I)/√classes, in normalised coordinates: 6/classes · std² · ‖∇v‖² on average."""
+    torch.manual_seed(0)
+    linear = nn.Linear(8, classes)
+    network = Classifier(nn.Sequential(nn.Flatten(), linear), NetworkSpec("x:y", classes, 1, mean=(0.5,), std=(std,)))
+    heat, _ = preset("paper-imagenet", SIGMA, deviation=normalising_deviation(network))
+    assert (heat.projections, heat.scaling) == (6, "paper")
+    batch = Batch(torch.rand(20_000, 1, 2, 4), None, Draw(0, "step", 0), 0.0)
+    squared = float(linear.weight.detach().square().sum()) / std**2  # ‖∇v‖² with respect to pixels in [0, 1]
+    penalty = float(heat_smoothing(network, batch, teacher=network, heat=heat)["penalty"].detach())
+    assert penalty == pytest.approx(SIGMA**2 / 2 * 6 / classes * std**2 * squared, rel=0.03)
 
 
 def test_timesteps_hand_the_student_over() -> None:

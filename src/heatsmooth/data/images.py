@@ -103,14 +103,16 @@ class ImageSet:
         chosen = self.indices[order[:count].sort().values]
         return replace(self, indices=chosen, rule=f"{self.rule}; {count} of a fixed permutation")
 
-    def strided(self, stride: int = 1, count: int | None = None) -> "ImageSet":
-        """Every ``stride``-th image, and at most ``count`` of those."""
+    def strided(self, stride: int = 1, count: int | None = None, *, start: int = 0) -> "ImageSet":
+        """Every ``stride``-th image from position ``start`` on, and at most ``count`` of those."""
         require(stride > 0, f"--stride: expected at least 1, got {stride}")
         require(count is None or count > 0, f"--images: expected at least 1, got {count}")
-        if stride == 1 and (count is None or count >= len(self)):
+        require(0 <= start < len(self), f"expected to start at one of the {len(self)} images, got {start}")
+        if stride == 1 and start == 0 and (count is None or count >= len(self)):
             return self
-        rule = f"{self.rule}; every {stride}." + ("" if count is None else f", the first {count}")
-        return replace(self, indices=self.indices[:: min(stride, len(self))][:count], rule=rule)
+        rule = f"{self.rule}; every {stride}." + (f" from {start} on" if start else "")
+        rule += "" if count is None else f", the first {count}"
+        return replace(self, indices=self.indices[start :: min(stride, len(self))][:count], rule=rule)
 
     def readable(self, progress: Progress = silent) -> "ImageSet":
         """The set without the images that cannot be read; each is read once to find out."""

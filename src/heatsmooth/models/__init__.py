@@ -1,7 +1,15 @@
 """Networks with their normalisation inside, and their weights on disk."""
 
 from heatsmooth.models.checkpoint import load, load_state, model_hash, recorded_spec, save, serialise
-from heatsmooth.models.classifier import Classifier, build, copy_of, count_classes, device_of, evaluating
+from heatsmooth.models.classifier import (
+    Classifier,
+    build,
+    copy_of,
+    count_classes,
+    device_of,
+    evaluating,
+    normalising_deviation,
+)
 from heatsmooth.models.inference import check_gradient, check_independence, for_inference, images_of_a_pass
 from heatsmooth.models.resnet import ARCHITECTURES, ResNet
 from heatsmooth.models.spec import NetworkSpec
@@ -23,6 +31,7 @@ __all__ = [
     "load",
     "load_state",
     "model_hash",
+    "normalising_deviation",
     "recorded_spec",
     "save",
     "serialise",

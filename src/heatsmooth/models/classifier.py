@@ -79,6 +79,16 @@ def device_of(model: nn.Module) -> torch.device:
     return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
+def normalising_deviation(model: nn.Module) -> float:
+    """By how much a network divides its input: the root mean square of its deviations; 1 where it says none.
+
+    >>> normalising_deviation(Classifier(nn.Identity(), NetworkSpec("example", mean=(0.5,), std=(0.25,))))
+    0.25
+    """
+    std = model.std if isinstance(model, Classifier) else torch.ones(1)
+    return float(std.double().square().mean().sqrt())
+
+
 def _import_network(name: str) -> nn.Module:
     module, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.errors import InputError, require
-from heatsmooth.models import copy_of, for_inference, serialise
+from heatsmooth.models import copy_of, for_inference, normalising_deviation, serialise
 from heatsmooth.models.checkpoint import load_state, load_strictly
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import write_atomically
@@ -19,13 +19,9 @@ from heatsmooth.training.batches import LoaderFeed, SetFeed, StreamFeed
 from heatsmooth.training.heat import Heat, heat_smoothing
 from heatsmooth.training.loop import STATE_FILE, Plan, accelerator, finished_stages, fit, restore_student
 
-PUBLIC_CODE_WEIGHT = 3e-4
-"""Of ‖∇v‖²_F in the ImageNet runs behind the paper's figures: a sum over 6 of 1,000 classes (6/1000), in normalised
-coordinates (0.226² ≈ 0.05). The same weight for any number of classes; the nominal one is 1."""
-
-PRESETS: dict[str, Callable[[float], tuple[Heat, Plan]]] = {
-    "bootcamp": lambda sigma: (Heat(sigma), Plan(lr=0.1)),
-    "paper-cifar10": lambda sigma: (
+PRESETS: dict[str, Callable[[float, float], tuple[Heat, Plan]]] = {
+    "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(lr=0.1)),
+    "paper-cifar10": lambda sigma, deviation: (
         Heat(
             sigma,
             distance="squared-logits",
@@ -39,27 +35,35 @@ PRESETS: dict[str, Callable[[float], tuple[Heat, Plan]]] = {
         ),
         Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),
     ),
-    "paper-imagenet": lambda sigma: (
+    "paper-imagenet": lambda sigma, deviation: (
         Heat(
             sigma,
             distance="squared-probabilities",
             penalty="logits",
             estimator="projection",
-            projections=10,
+            projections=6,
             delta=0.1,
-            weight=PUBLIC_CODE_WEIGHT,
+            scaling="paper",
+            weight=deviation**2,
             noise="fraction",
         ),
         Plan(lr=0.01, schedule="constant"),
     ),
 }
-"""Settings by name, for a given σ: what is minimised, and how."""
+"""Settings by name, for a given σ and deviation of the network's normalisation: what is minimised, and how.
+
+``paper-imagenet`` weighs its penalty as the public code does. The sum over κ = 6 projections has mean
+6/classes · ‖∇v‖²_F (``scaling="paper"``). The gradient is taken in normalised coordinates, where it is ``deviation``
+times as long."""
 
 
-def preset(name: str, sigma: float, **changes: Any) -> tuple[Heat, Plan]:
-    """The settings of a preset, with changes to fields of ``Heat`` or ``Plan`` by their names."""
+def preset(name: str, sigma: float, *, deviation: float = 1.0, **changes: Any) -> tuple[Heat, Plan]:
+    """The settings of a preset, with changes to fields of ``Heat`` or ``Plan`` by their names.
+
+    ``deviation``: by how much the network divides its input, see ``normalising_deviation``.
+    """
     require(name in PRESETS, f"--preset: expected {', '.join(PRESETS)}, got {name!r}")
-    heat, plan = PRESETS[name](sigma)
+    heat, plan = PRESETS[name](sigma, deviation)
     known_heat, known_plan = set(Heat.__dataclass_fields__), set(Plan.__dataclass_fields__)
     unknown = sorted(changes.keys() - known_heat - known_plan)
     require(
@@ -92,7 +96,7 @@ def smooth(
     ``changes``: fields of ``Heat`` and ``Plan`` that differ from the preset, as ``epochs=2`` or ``lr=0.01``.
     With ``out``, the run can be killed and repeated.
     """
-    heat, plan = _preset(preset, sigma, **changes)
+    heat, plan = _preset(preset, sigma, deviation=normalising_deviation(model), **changes)
     out = None if out is None else Path(out)
     processes = accelerator(device)
     if isinstance(images, ImageSet):

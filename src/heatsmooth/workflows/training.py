@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.evaluate import accuracy
-from heatsmooth.models import Classifier, NetworkSpec, build, count_classes, model_hash, save
+from heatsmooth.models import Classifier, NetworkSpec, build, count_classes, model_hash, normalising_deviation, save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.models.program import refuse_program
 from heatsmooth.noise import mixed_seed
@@ -99,7 +99,6 @@ def smooth_run(
 
     ``stream``: read ``hf:`` images one after another, never all at once; nothing is measured at the end.
     """
-    heat, plan = _preset(preset, sigma, **(changes or {}))
     chosen: ImageSet | ImageStream
     if stream:
         chosen, test = images.stream(network.side, limit=limit_train), None
@@ -109,6 +108,7 @@ def smooth_run(
         teacher = network.load(labelled)
         chosen = labelled.without_labels()
     refuse_program(teacher)
+    heat, plan = _preset(preset, sigma, deviation=normalising_deviation(teacher), **(changes or {}))
     teacher.spec = replace(teacher.spec, size=teacher.spec.size or chosen.shape[1])
     _check_fit(teacher, chosen, *([] if test is None else [test]))
     settings = {
