@@ -1,12 +1,14 @@
 """The command line as a user meets it: real processes, one-line errors, exit codes."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from heatsmooth.cli import run
@@ -210,3 +212,38 @@ def test_absurd_numbers_are_one_line(network: Path, tmp_path: Path, capsys: pyte
     assert "--weight-decay: expected 0 or more" in refused(capsys, "train", *data, "--weight-decay", -1)
     assert "got one too large" in refused(capsys, "smooth", *noisy, "1e308", "--limit-train", 64)
     assert "got one too large" in refused(capsys, "certify", *many)
+
+
+def test_the_error_of_a_network_not_named_gives_the_whole_command(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (in_tmp / "named.py").write_text(
+        "from torch import nn\n"
+        "def grey():\n"
+        "    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 10))\n"
+    )
+    smooth = "smooth --data fashion-mini --from named:grey --sigma 0.25 --limit-train 64 --quiet --device cpu --out"
+    assert run([*smooth.split(), "my  run"]) == 0
+    capsys.readouterr()
+    certify = f"certify --data fashion-mini --sigma 0.25 --images 2 --n 50 --quiet --device cpu --out {in_tmp}/c"
+    words = [*certify.split(), "--from", "my  run"]
+    assert run(words) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    command = line.partition("run: ")[2].strip()
+    assert command == f"heatsmooth {shlex.join(words)} --model named:grey"
+    assert run(shlex.split(command)[1:]) == 0
+    (in_tmp / "x.png").write_bytes((Path(__file__).parents[1] / "examples/shoe.png").read_bytes())
+    assert run(["predict", "--from", "my  run", "--", "x.png"]) == 2
+    assert capsys.readouterr().err.endswith("run: heatsmooth predict --from 'my  run' --model named:grey -- x.png\n")
+
+
+def test_a_network_that_no_user_could_name_is_not_offered_as_a_command(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = {"architecture": "nets:a; rm -rf ~", "classes": 2, "channels": 1, "mean": [], "std": [], "size": None}
+    safetensors.torch.save_file({"a": torch.zeros(1)}, "odd.safetensors", {"heatsmooth": json.dumps(spec)})
+    assert run(["check", "--from", "odd.safetensors"]) == 2
+    line = capsys.readouterr().err
+    assert "expected a network as package.module:callable" in line
+    assert "run:" not in line

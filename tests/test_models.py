@@ -146,6 +146,26 @@ def test_foreign_weights_are_refused_by_name(tmp_path: Path) -> None:
         load(tmp_path / "odd.safetensors")
 
 
+def test_weights_are_refused_and_taken_as_torch_does(tmp_path: Path) -> None:
+    """Torch's own strict loading forgives batch norms their missing counters, and nothing else."""
+    model = tiny_classifier(channels=3)
+    whole = model.network.state_dict()
+    counters = [name for name in whole if name.endswith("num_batches_tracked")]
+    kept = {name: tensor for name, tensor in whole.items() if name not in counters}
+    assert counters
+    torch.save(kept, tmp_path / "w.pt")
+    again = load(tmp_path / "w.pt", model="small")
+    assert model_hash(again.network) == model_hash(model.network)
+    for ending in ("running_mean", "running_var", "bn1.weight", "bn1.bias", "conv1.weight"):
+        first = next(name for name in kept if name.endswith(ending))
+        torch.save({name: tensor for name, tensor in kept.items() if name != first}, tmp_path / "w.pt")
+        with pytest.raises(InputError, match=rf"1 missing \(first: {first}\)"):
+            load(tmp_path / "w.pt", model="small")
+    torch.save(kept | {"other.num_batches_tracked": torch.tensor(0)}, tmp_path / "w.pt")
+    with pytest.raises(InputError, match=r"1 unknown \(first: other"):
+        load(tmp_path / "w.pt", model="small")
+
+
 def test_code_is_imported_only_where_the_user_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mynets.py").write_text(
         "from torch.nn import *\nnet = lambda: Sequential(Flatten(), Linear(16, 4))\nbad = lambda: 3\n"

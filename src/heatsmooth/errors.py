@@ -4,8 +4,13 @@
 class InputError(ValueError):
     """Wrong use or wrong input: one line that says what was expected, what came, and the remedy.
 
-    The command line prints it as it is and ends with exit code 2.
+    The command line prints it as it is and ends with exit code 2. Where more ``options`` are the remedy, it adds the
+    whole command to copy.
     """
+
+    def __init__(self, message: str, *, options: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.options = options
 
 
 def require(condition: bool, message: str) -> None:

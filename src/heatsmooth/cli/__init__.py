@@ -1,6 +1,8 @@
 """The command line: parse, call one function, show progress. Nothing is computed here."""
 
+import shlex
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -72,7 +74,8 @@ def run(arguments: list[str] | None = None) -> int:
     except USAGE_ERROR as error:
         code = _complain(error.format_message())
     except InputError as error:
-        code = _complain(str(error))
+        given = sys.argv[1:] if arguments is None else arguments
+        code = _complain(str(error), f"; run: {_command(given, error.options)}" if error.options else "")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or error
@@ -90,6 +93,18 @@ def run(arguments: list[str] | None = None) -> int:
     return code
 
 
-def _complain(message: str) -> int:
-    typer.echo("heatsmooth: error: " + " ".join(message.split()), err=True)
+def _complain(message: str, command: str = "") -> int:
+    typer.echo("heatsmooth: error: " + " ".join(message.split()) + command, err=True)
     return 2
+
+
+def _command(arguments: list[str], options: tuple[str, ...]) -> str:
+    """The command line of these arguments with more options, quoted for the shell.
+
+    >>> _command(["predict", "--from", "my run", "--", "a.png"], ("--model", "nets:mine"))
+    "heatsmooth predict --from 'my run' --model nets:mine -- a.png"
+    """
+    as_module = Path(sys.argv[0]).parts[-2:] == ("heatsmooth", "__main__.py")
+    program = ["python", "-m", "heatsmooth"] if as_module else ["heatsmooth"]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return shlex.join([*program, *arguments[:end], *options, *arguments[end:]])

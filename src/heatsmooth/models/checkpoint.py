@@ -152,8 +152,13 @@ def load(
             f"{path}: expected weights of --model {model}, got weights of {spec.architecture}; name that one",
         )
     elif spec.architecture not in ARCHITECTURES and not spec.architecture.startswith(hub.PREFIX):
+        require(
+            bool(CALLABLE.fullmatch(spec.architecture)),
+            f"{path}: expected a network as package.module:callable, got {spec.architecture[:80]!r}; name --model",
+        )
         raise InputError(
-            f"{path}: expected --model {spec.architecture}, got none; heatsmooth imports code only where you name it"
+            f"{path}: expected --model {spec.architecture}, got none; heatsmooth imports code only where you name it",
+            options=("--model", spec.architecture),
         )
     network = build(_renormalised(spec, mean, std)).network
     reading = read_names(state, network.state_dict().keys())
@@ -205,9 +210,13 @@ def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
 
 
 def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Load every parameter and buffer, or raise an error that names the first that does not fit."""
+    """Load every parameter and buffer, or raise an error that names the first that does not fit.
+
+    As torch does, forgives the counters of batch norms (``num_batches_tracked``), which old files do not hold.
+    """
     own = network.state_dict()
-    missing, foreign = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    missing = sorted(own.keys() - state.keys() - _counters(network))
+    foreign = sorted(state.keys() - own.keys())
     remedy = "choose the --model (and --classes) these weights were trained with"
     if missing or foreign:
         found = (
@@ -217,6 +226,8 @@ def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> N
         )
         raise InputError(f"{path}: expected the {len(own)} tensors of the network, got {found}; {remedy}")
     for name, tensor in own.items():
+        if name not in state:
+            continue
         if tensor.shape != state[name].shape:
             raise InputError(
                 f"{path}: expected {name} of shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}; {remedy}"
@@ -227,6 +238,12 @@ def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> N
         network.load_state_dict(state, strict=True)
     except RuntimeError as error:
         raise InputError(f"{path}: expected plain tensors of weights, got {first_line(error)}; {remedy}") from None
+
+
+def _counters(network: nn.Module) -> set[str]:
+    """The names of the batches that batch norms have counted: no answer depends on them."""
+    norms = (name for name, module in network.named_modules() if isinstance(module, nn.modules.batchnorm._NormBase))
+    return {f"{name}.num_batches_tracked".removeprefix(".") for name in norms}
 
 
 def model_hash(model: nn.Module) -> str:
