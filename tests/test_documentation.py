@@ -74,7 +74,7 @@ def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
     script = []
     for number, (language, text) in enumerate(blocks(page)):
         if language == "sh":
-            script.append(smaller(text.replace("\n", " \n")))
+            script.append(smaller(text.replace("\n", " \n")).replace("\nEND \n", "\nEND\n"))
         elif language == "python":
             file = tmp_path / f"block{number}.py"
             file.write_text(f"from snippet import *\n{text}")
@@ -83,6 +83,7 @@ def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "page.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
+    assert "here-document" not in done.stderr, "a here-document must end with a line END, or swallows what follows"
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 

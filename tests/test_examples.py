@@ -22,7 +22,9 @@ def test_heat_1d_reaches_the_gaussian_average(tmp_path: Path) -> None:
     assert (tmp_path / "figure.svg").stat().st_size > 1000
 
 
-def test_public_weights_are_taken_as_they_are(tmp_path: Path, in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_public_weights_are_taken_as_they_are(
+    in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file as the CIFAR-10 ResNets are published: within a training's state, parallel names, no counters."""
     monkeypatch.syspath_prepend(EXAMPLES.parent)
     network = build(NetworkSpec("examples.public_resnet:resnet20")).network.requires_grad_(False)
