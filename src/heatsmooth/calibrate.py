@@ -66,6 +66,8 @@ class Calibration:
     data: Any = None
     """Which images: a description with their fingerprint, as JSON."""
     subject: str = "average"
+    network: Any = None
+    """The network's identity as JSON; files written before networks had one say only its ``model_hash``."""
 
     @property
     def basis(self) -> str:
@@ -90,7 +92,8 @@ class Calibration:
         found = value.get("format")
         require(found == FORMAT, f"calibration: expected format {FORMAT}, got {found!r}; calibrate again")
         try:
-            facts = {field.name: value[field.name] for field in fields(cls)}
+            facts = {field.name: value[field.name] for field in fields(cls) if field.name != "network"}
+            facts["network"] = value.get("network")
             steps = tuple((float(doubt), float(radius)) for doubt, radius in facts.pop("steps"))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"calibration: expected all fields, got a wrong one ({error}); calibrate again") from None
@@ -107,12 +110,14 @@ def calibrate(
     alpha: float,
     seed: int = 0,
     model_hash: str | None = None,
+    network: Any = None,
     data: Any = None,
 ) -> Calibration:
     """Learn the radius from certified images: records as ``records.read_certificates`` gives them, made at σ and α.
 
     Labels are not used. The images must be a random sample of those the radius is meant for, and none the network was
     trained on. ``seed`` divides them into the part that fits and the part that corrects; their order does not matter.
+    ``model_hash``, ``network`` (an identity as JSON) and ``data`` are kept beside the radii.
     """
     rows = sorted(records, key=lambda row: int(row["index"]))
     probabilities, radii = _examples(rows, sigma=sigma, alpha=alpha)
@@ -133,7 +138,8 @@ def calibrate(
     prohibitive = (values[1:] * survival[:, 1:] / (1 - survival[:, 1:])).max(initial=0.0)
     found = table(_least(covers, 1.001 * float(prohibitive)))
     steps = tuple((float(levels[i]), float(found[i])) for i in np.flatnonzero(np.diff(found, prepend=0.0)))
-    return Calibration(steps, classes, epsilon, alpha, sigma, len(fit), len(rest), seed, model_hash, data)
+    counts = (len(fit), len(rest))
+    return Calibration(steps, classes, epsilon, alpha, sigma, *counts, seed, model_hash, data, network=network)
 
 
 def coverage(calibration: Calibration, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

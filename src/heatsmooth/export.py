@@ -8,6 +8,7 @@ onnxruntime has given, from the very bytes, what the network gives.
 """
 
 import copy
+import json
 import logging
 import math
 import warnings
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from heatsmooth.calibrate import Calibration
 from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models import check_independence, count_classes, model_hash
+from heatsmooth.models import check_independence, count_classes, identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import write_atomically
 from heatsmooth.version import VERSION
@@ -155,10 +156,11 @@ def _metadata(
     model: nn.Module, shape: tuple[int, ...], sigma: float, calibration: Calibration | None
 ) -> dict[str, str]:
     """What the file says of itself: strings, as ONNX wants; of each output its subject and basis."""
-    size = ", ".join(map(str, shape))
+    size, identity = ", ".join(map(str, shape)), identify(model, shape)
     metadata = {
         "heatsmooth_version": VERSION,
-        "model_hash": model_hash(model),
+        "model_hash": identity.weights,
+        "network": json.dumps(identity.to_json()),
         "images": f"(batch, {size}), float32 in [0, 1]; the normalisation is inside",
         "sigma": repr(float(sigma)),
         "units": "sigma and radii: L2, pixels in [0, 1]",

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from heatsmooth.errors import InputError
+from heatsmooth.identity import first_difference
 
 VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors")
 
@@ -316,26 +317,13 @@ class Run:
 def _refuse_other_settings(path: Path, info: dict[str, Any], command: str, settings: dict[str, Any]) -> None:
     if info["command"] != command:
         raise InputError(f"{path}: expected a '{command}' run, got a '{info['command']}' run; name another --out")
-    difference = _first_difference(info["settings"], settings)
+    difference = first_difference(info["settings"], settings)
     if difference:
         key, before, now = difference
         raise InputError(
             f"{path}: expected the {key} it was started with, {before!r}, got {now!r}; "
             "repeat the first command, or name another --out"
         )
-
-
-def _first_difference(before: dict[str, Any], now: dict[str, Any], within: str = "") -> tuple[str, Any, Any] | None:
-    """The first key under which two nested settings differ, with both values; None if they are equal."""
-    for key in sorted(before.keys() | now.keys()):
-        one, other = before.get(key), now.get(key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            found = _first_difference(one, other, f"{key} ")
-            if found:
-                return found
-        elif one != other:
-            return f"{within}{key}", one, other
-    return None
 
 
 def sha256(*parts: bytes) -> str:

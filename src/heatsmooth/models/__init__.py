@@ -11,6 +11,7 @@ from heatsmooth.models.classifier import (
     normalising_deviation,
 )
 from heatsmooth.models.inference import check_gradient, check_independence, for_inference, images_of_a_pass
+from heatsmooth.models.probes import identify, is_known_as
 from heatsmooth.models.resnet import ARCHITECTURES, ResNet
 from heatsmooth.models.spec import NetworkSpec
 
@@ -27,7 +28,9 @@ __all__ = [
     "device_of",
     "evaluating",
     "for_inference",
+    "identify",
     "images_of_a_pass",
+    "is_known_as",
     "load",
     "load_state",
     "model_hash",

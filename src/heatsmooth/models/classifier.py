@@ -128,6 +128,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def count_classes(model: nn.Module, images: Tensor) -> int:
     """How many classes the network has, after making sure that it takes these images and answers with finite logits."""
+    logits = logits_for(model, images[:2])
+    require(
+        bool(logits.isfinite().all()),
+        "expected finite logits, got NaN or infinity; check the weights and the normalisation",
+    )
+    return int(logits.shape[1])
+
+
+def logits_for(model: nn.Module, images: Tensor) -> Tensor:
+    """The logits (batch, classes) of one pass in evaluation mode; an error where the network takes no such images."""
     shape = tuple(images.shape[1:])
     channels = getattr(getattr(model, "spec", None), "channels", None)
     if channels is not None and getattr(model, "spec").architecture in ARCHITECTURES:  # noqa: B009
@@ -138,7 +148,7 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
         )
     try:
         with evaluating(model), torch.inference_mode():
-            logits = model(images[:2])
+            logits = model(images)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise InputError(
             f"expected a network that takes images of {_times(shape)}, "
@@ -148,11 +158,8 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
         isinstance(logits, Tensor) and logits.ndim == 2,
         f"expected logits (batch, classes), got {_kind(logits)}; return the logits alone",
     )
-    require(
-        bool(logits.isfinite().all()),
-        "expected finite logits, got NaN or infinity; check the weights and the normalisation",
-    )
-    return int(logits.shape[1])
+    assert isinstance(logits, Tensor)
+    return logits
 
 
 def _times(shape: Sequence[int]) -> str:

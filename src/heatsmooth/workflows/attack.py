@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from heatsmooth.attacks import LOSSES, Adversarial, GaussianAverage, ddn, pgd
 from heatsmooth.data import ImageSet
 from heatsmooth.errors import require
-from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, model_hash
+from heatsmooth.identity import network_settings
+from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_attacks
 from heatsmooth.runs import Records, Run, write_atomically
@@ -105,7 +106,8 @@ def attack_run(
     check_gradient(model, first)
     require(attack.top_k < count, f"--top-k: expected less than the {count} classes, got {attack.top_k}")
     shard, part = share_of(processes, shard)
-    identity = {"data": chosen.describe(), "model": model_hash(model), **asdict(attack), "seed": seed}
+    network_facts = network_settings(model=identify(model, chosen.shape))
+    identity = {"data": chosen.describe(), **network_facts, **asdict(attack), "seed": seed}
     target = attack.target(for_inference(model, first), seed).eval()
     with Run(out, "attack", identity, part=part) as run:
         done = {record["index"] for record in read_attacks(out)}

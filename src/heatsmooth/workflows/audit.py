@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.auditing import Audit, audit
-from heatsmooth.models import model_hash
+from heatsmooth.identity import network_settings
+from heatsmooth.models import identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run, read_json, write_json
 from heatsmooth.training.loop import accelerator
@@ -30,8 +31,9 @@ def audit_run(
     former = None if teacher is None else replace(network, source=teacher).load(chosen).to(place)
     identity = {
         "data": chosen.describe(),
-        "model": model_hash(model),
-        "teacher": None if former is None else model_hash(former),
+        **network_settings(
+            model=identify(model, chosen.shape), teacher=None if former is None else identify(former, chosen.shape)
+        ),
         "audit": asdict(how),
         "seed": seed,
     }

@@ -10,7 +10,8 @@ from heatsmooth.certification.accuracy import average_certified_radius, certifie
 from heatsmooth.certification.radii import round_down
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models import Classifier, count_classes, model_hash, save
+from heatsmooth.identity import Identity, network_settings, recorded_identity
+from heatsmooth.models import Classifier, count_classes, identify, is_known_as, save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
@@ -27,17 +28,23 @@ def certified_run(directory: Path, option: str) -> dict[str, Any]:
     """What the certificates of a directory, named by ``option``, were made with: the settings of its run."""
     files = sorted(directory.glob("run*.json"))
     require(bool(files), f"{option} {directory}: expected a 'certify' run, got none; check the path")
-    info = read_run_info(files[0])
+    info = max(map(read_run_info, files), key=lambda part: "networks" in part["settings"])
     require(
         info["command"] == "certify",
         f"{option} {directory}: expected a 'certify' run, got {info['command']!r}; name another",
     )
     made: dict[str, Any] = info["settings"]
     data = made.get("data")
-    known = isinstance(made.get("model"), str) and isinstance(data, dict) and isinstance(data.get("images"), int)
+    described = isinstance(data, dict) and isinstance(data.get("images"), int) and _is_shape(data.get("shape"))
+    known = isinstance(made.get("model"), str) and described
     require(known, f"{files[0]}: expected the model and the data of the certificates, got others; certify again")
     settings_of(made, directory)
     return made
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether that is (channels, height, width), as a run records it."""
+    return isinstance(value, list) and len(value) == 3 and all(type(side) is int and side > 0 for side in value)
 
 
 def settings_of(made: dict[str, Any], directory: Path) -> Settings:
@@ -63,12 +70,14 @@ def calibrate_run(
     """Learn a one-pass radius from certified images and store it with the model in ``out``."""
     settings = certified_run(certificates, "--certificates")
     model = network.load()
-    found = model_hash(model)
-    require(
-        found == settings["model"],
-        f"--certificates {certificates}: expected those of the model {found}, got those of {settings['model']}; "
-        "certify it first",
-    )
+    found = identify(model, settings["data"]["shape"])
+    other = found.difference(recorded_identity(settings))
+    if other is not None:
+        what, theirs, own = other
+        raise InputError(
+            f"--certificates {certificates}: expected those of the model ({what} {own!r}), got another's ({theirs!r}); "
+            "certify it first"
+        )
     records = _all_certificates(certificates, "--certificates", settings)
     made = settings["certificate"]
     calibration = calibrate(
@@ -77,14 +86,21 @@ def calibrate_run(
         sigma=made["sigma"],
         alpha=made["alpha"],
         seed=seed,
-        model_hash=found,
+        model_hash=found.weights,
+        network=found.to_json(),
         data=settings["data"],
     )
-    identity = {"model": found, "certificate": made, "data": settings["data"], "epsilon": epsilon, "seed": seed}
+    identity = {
+        **network_settings(model=found),
+        "certificate": made,
+        "data": settings["data"],
+        "epsilon": epsilon,
+        "seed": seed,
+    }
     with Run(out, "calibrate", identity) as run:
         save(model, out / WEIGHTS_FILE)
         write_json(out / CALIBRATION_FILE, calibration.to_json())
-        run.update(status="done", model_hash=found)
+        run.update(status="done", model_hash=found.weights)
     facts = {
         "command": "calibrate",
         "out": str(out),
@@ -96,7 +112,7 @@ def calibrate_run(
     }
     if held_out is not None:
         others = certified_run(held_out, "--held-out")
-        alike = others["model"] == found and others["certificate"] == made
+        alike = is_known_as(model, recorded_identity(others)) and others["certificate"] == made
         require(alike, f"--held-out {held_out}: expected certificates of the same model made alike, got others")
         used = {record["index"] for record in records} if others["data"]["name"] == settings["data"]["name"] else set()
         rest = [r for r in _all_certificates(held_out, "--held-out", others) if r["index"] not in used]
@@ -126,9 +142,9 @@ def read_calibration(source: Path, network: Classifier) -> Calibration | None:
     if not source.is_dir() or not file.exists():
         return None
     calibration = Calibration.from_json(read_json(file))
+    recorded = Identity.from_json(calibration.network or str(calibration.model_hash))
     require(
-        calibration.model_hash == model_hash(network),
-        f"{file}: expected a calibration of this model, got another's; calibrate again",
+        is_known_as(network, recorded), f"{file}: expected a calibration of this model, got another's; calibrate again"
     )
     return calibration
 
@@ -154,7 +170,8 @@ def one_pass_run(
     place = accelerator(device).device
     model.to(place)
     chosen.check_classes(count_classes(model, chosen.images(torch.arange(1)).to(place)))
-    identity = {"data": chosen.describe(), "model": model_hash(model), "calibration": calibration.to_json()}
+    found = network_settings(model=identify(model, chosen.shape))
+    identity = {"data": chosen.describe(), **found, "calibration": calibration.to_json()}
     rows: list[dict[str, Any]] = []
     with Run(out, "one-pass", identity) as run:
         with Records(out / RADII_FILE) as records, torch.inference_mode():

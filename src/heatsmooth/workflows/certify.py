@@ -16,7 +16,8 @@ from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data.folder import read_image, usual_size
 from heatsmooth.errors import require
-from heatsmooth.models import count_classes, device_of, for_inference, model_hash
+from heatsmooth.identity import network_settings
+from heatsmooth.models import count_classes, device_of, for_inference, identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run, read_run_info
@@ -51,7 +52,7 @@ def certify_run(
     shard, part = share_of(processes, shard)
     identity = {
         "data": chosen.describe(),
-        "model": model_hash(model),
+        **network_settings(model=identify(model, chosen.shape)),
         "certificate": settings.describe(),
         "means": means,
         "compiled": compiled,

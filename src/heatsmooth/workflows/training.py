@@ -11,7 +11,17 @@ from accelerate import Accelerator
 
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.evaluate import accuracy
-from heatsmooth.models import Classifier, NetworkSpec, build, count_classes, model_hash, normalising_deviation, save
+from heatsmooth.identity import network_settings
+from heatsmooth.models import (
+    Classifier,
+    NetworkSpec,
+    build,
+    count_classes,
+    identify,
+    model_hash,
+    normalising_deviation,
+    save,
+)
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.models.program import refuse_program
 from heatsmooth.noise import mixed_seed
@@ -113,7 +123,7 @@ def smooth_run(
     _check_fit(teacher, chosen, *([] if test is None else [test]))
     settings = {
         "data": chosen.describe(),
-        "teacher": model_hash(teacher),
+        **network_settings(teacher=identify(teacher, chosen.shape)),
         "preset": preset,
         "heat": heat.describe(),
         "plan": plan.describe(),

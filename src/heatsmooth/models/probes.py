@@ -1,0 +1,82 @@
+"""What a network answers to probe images: part of its identity.
+
+The images are a function of their shape alone, the same on every machine and in every version.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heatsmooth.identity import Identity
+from heatsmooth.models import hub
+from heatsmooth.models.checkpoint import model_hash
+from heatsmooth.models.classifier import device_of, evaluating, logits_for
+from heatsmooth.models.spec import NetworkSpec
+
+PROBES, NUMBERS = 4, 8
+"""How many probe images, and how many numbers are kept of the logits of each."""
+COARSE, NOISE = 4, 0.3
+"""Images are smooth, interpolated from so many points a side; the second half of them has this share of noise."""
+DIGITS = 7
+
+
+def identify(model: nn.Module, shape: Sequence[int]) -> Identity:
+    """The identity of a network, probed with images of this shape (channels, height, width) where it is.
+
+    A network whose passes differ, as with dropout that is on, is known by its architecture and weights alone.
+    """
+    images = probe_images(shape).to(device_of(model))
+    with evaluating(model), torch.random.fork_rng(_devices(images)):
+        once, again = (_numbers(logits_for(model, images)) for _ in range(2))
+    first = Identity(model_hash(model), _architecture(model), tuple(shape), once)
+    second = Identity(first.weights, first.architecture, first.shape, again)
+    return first if first.difference(second) is None else Identity(first.weights, first.architecture, first.shape)
+
+
+def is_known_as(model: nn.Module, recorded: Identity) -> bool:
+    """Whether a network is the recorded one, by all that the record says."""
+    weights = Identity(model_hash(model))
+    if weights.difference(recorded) is not None or recorded.shape is None:
+        return weights.difference(recorded) is None
+    return identify(model, recorded.shape).difference(recorded) is None
+
+
+def probe_images(shape: Sequence[int]) -> Tensor:
+    """``PROBES`` images (channels, height, width) in [0, 1], float32: smooth ones, then smooth ones with noise."""
+    channels, height, width = shape
+    coarse = _uniform("smooth", (PROBES, channels, COARSE, COARSE))
+    smooth = F.interpolate(coarse, (height, width), mode="bilinear", align_corners=True)
+    share = torch.tensor([0.0 if number < PROBES // 2 else NOISE for number in range(PROBES)]).view(-1, 1, 1, 1)
+    return (1 - share) * smooth + share * _uniform("noise", (PROBES, channels, height, width))
+
+
+def _uniform(purpose: str, shape: tuple[int, ...]) -> Tensor:
+    """Numbers in [0, 1] that no version of any library will change: the bytes of a hash."""
+    content = hashlib.shake_256(f"heatsmooth probe {purpose}".encode()).digest(int(np.prod(shape)))
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape).to(torch.float32) / 255
+
+
+def _numbers(logits: Tensor) -> tuple[tuple[float, ...], ...]:
+    """At most ``NUMBERS`` for each row: the logits, or, if there are more, fixed random mixtures of all of them."""
+    finite = logits.detach().double().cpu().nan_to_num(0.0, 0.0, 0.0)
+    classes = finite.shape[1]
+    if classes > NUMBERS:
+        mixture = _uniform("mixture", (classes, NUMBERS)).double() * 2 - 1
+        finite = finite @ mixture / mixture.norm(dim=0)
+    return tuple(tuple(float(f"{number:.{DIGITS}g}") for number in row) for row in finite.tolist())
+
+
+def _architecture(model: nn.Module) -> str:
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, NetworkSpec):
+        return f"{type(model).__module__}.{type(model).__qualname__}"
+    return hub.PREFIX.rstrip(":") if spec.architecture.startswith(hub.PREFIX) else spec.architecture
+
+
+def _devices(images: Tensor) -> list[torch.device]:
+    """Beside the CPU, where randomness of a pass is drawn."""
+    return [images.device] if images.device.type == "cuda" else []
