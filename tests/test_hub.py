@@ -96,11 +96,12 @@ def test_normalisation_does_what_the_processor_does(
         ({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}, 224),
         ({"size": {"shortest_edge": 256}, "crop_size": 224, "do_center_crop": False}, 256),
         ({"size": 96}, 96),
-        ({"size": {"height": 20, "width": 30}}, None),
+        ({"size": {"width": 30, "height": 20}}, (20, 30)),
+        ({"size": {"height": 20, "width": 20}}, 20),
         ({}, None),
     ],
 )
-def test_the_size_is_the_processors(tmp_path: Path, said: dict[str, Any], size: int | None) -> None:
+def test_the_size_is_the_processors(tmp_path: Path, said: dict[str, Any], size: int | tuple[int, int] | None) -> None:
     found = recorded_spec(saved_resnet(tmp_path / "net", said))
     assert found is not None
     assert found.size == size

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from heatsmooth.data.images import ImageSet
+from heatsmooth.data.images import ImageSet, Size, height_and_width
 from heatsmooth.data.index import read_class_index
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress
@@ -59,9 +59,9 @@ def usual_size(source: Path | BinaryIO) -> int:
 
 
 def read_image(
-    source: Path | BinaryIO, size: int, *, channels: int = 3, name: str | None = None, most_pixels: float = math.inf
+    source: Path | BinaryIO, size: Size, *, channels: int = 3, name: str | None = None, most_pixels: float = math.inf
 ) -> np.ndarray:
-    """One image file, or what is read from an open one, as uint8 (channels, size, size); see ``decoded``.
+    """One image file, or what is read from an open one, as uint8 (channels, height, width); see ``decoded``.
 
     ``name`` is how errors call it.
     """
@@ -76,11 +76,11 @@ def read_image(
 
 
 def decoded(
-    source: Path | BinaryIO, size: int, *, channels: int = 3, name: str = "image", most_pixels: float = math.inf
+    source: Path | BinaryIO, size: Size, *, channels: int = 3, name: str = "image", most_pixels: float = math.inf
 ) -> np.ndarray:
-    """An encoded image as uint8 (channels, size, size); raises one of ``UNREADABLE`` if it is none.
+    """An encoded image as uint8 (channels, height, width); raises one of ``UNREADABLE`` if it is none.
 
-    As it is if it has that size; otherwise the shorter side becomes 8/7 of the size, and the centre is taken. An image
+    As it is if it has that size; otherwise it is scaled to cover 8/7 of the size, and the centre is taken. An image
     of more than ``most_pixels`` is refused before it is decoded. Of an animation, the first picture;
     alpha and EXIF rotation are left out, as ImageNet's evaluation does.
     """
@@ -90,8 +90,9 @@ def decoded(
             f"{name}: expected at most {most_pixels:,.0f} pixels, got {file.width}×{file.height}; make it smaller",
         )
         image = _in_eight_bits(file).convert("L" if channels == 1 else "RGB")
-    if image.size != (size, size):
-        image = _resized_and_cropped(image, size)
+    height, width = height_and_width(size)
+    if image.size != (width, height):
+        image = _resized_and_cropped(image, height, width)
     pixels = np.array(image, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -105,19 +106,19 @@ def _in_eight_bits(image: Image.Image) -> Image.Image:
     return image
 
 
-def _resized_and_cropped(image: Image.Image, size: int) -> Image.Image:
-    width, height = image.size
-    scale = size * RESIZE_RATIO / min(width, height)
-    image = image.resize((max(size, round(width * scale)), max(size, round(height * scale))), Image.Resampling.BILINEAR)
-    left, top = (image.width - size) // 2, (image.height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+def _resized_and_cropped(image: Image.Image, height: int, width: int) -> Image.Image:
+    scale = max(height * RESIZE_RATIO / image.height, width * RESIZE_RATIO / image.width)
+    sides = max(width, round(image.width * scale)), max(height, round(image.height * scale))
+    image = image.resize(sides, Image.Resampling.BILINEAR)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 class EncodedPixels:
     """Encoded images that are read, resized and cropped when asked for, several at a time."""
 
-    def __init__(self, count: int, size: int, channels: int = 3) -> None:
-        require(size > 0, f"--image-size: expected a positive number of pixels, got {size}")
+    def __init__(self, count: int, size: Size, channels: int = 3) -> None:
+        require(min(height_and_width(size)) > 0, f"--image-size: expected a positive number of pixels, got {size}")
         self.count, self.size, self.channels = count, size, channels
         self._readers = ThreadPoolExecutor(os.cpu_count())
 
@@ -131,11 +132,11 @@ class EncodedPixels:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(images, channels, size, size)."""
-        return self.count, self.channels, self.size, self.size
+        """(images, channels, height, width)."""
+        return self.count, self.channels, *height_and_width(self.size)
 
     def __getitem__(self, indices: Tensor) -> Tensor:
-        """uint8 (len(indices), channels, size, size); an error that lists what cannot be read."""
+        """uint8 (len(indices), channels, height, width); an error that lists what cannot be read."""
         images = list(self._images_or_errors(indices))
         pairs = zip(indices.tolist(), images, strict=True)
         errors = {self.name(index): image for index, image in pairs if isinstance(image, BaseException)}
@@ -168,7 +169,7 @@ class EncodedPixels:
 class FolderPixels(EncodedPixels):
     """Image files below a folder."""
 
-    def __init__(self, root: Path, files: Sequence[Path], size: int) -> None:
+    def __init__(self, root: Path, files: Sequence[Path], size: Size) -> None:
         super().__init__(len(files), size)
         self.root, self.files = root, files
 
@@ -199,7 +200,7 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator
             yield entry
 
 
-def load_folder(path: Path, size: int | None, class_index: Path | None = None) -> ImageSet:
+def load_folder(path: Path, size: Size | None, class_index: Path | None = None) -> ImageSet:
     """The images below ``path``, in sorted order, cropped to ``size`` or the ``usual_size`` of the first.
 
     Labelled by the class-index file; without one, by their subfolder; unlabelled if there is none.

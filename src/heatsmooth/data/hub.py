@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from heatsmooth.data.folder import FORMATS, UNREADABLE, EncodedPixels, decoded, unreadable, usual_size
-from heatsmooth.data.images import ImageSet
+from heatsmooth.data.images import ImageSet, Size, height_and_width
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.noise import mixed_seed
 from heatsmooth.runs import sha256
@@ -31,7 +31,7 @@ SAMPLED = 256
 """At most so many images are hashed to tell two data sets apart."""
 
 
-def load_hub(name: str, split: Literal["train", "test"], size: int | None, cache: Path | None = None) -> ImageSet:
+def load_hub(name: str, split: Literal["train", "test"], size: Size | None, cache: Path | None = None) -> ImageSet:
     """The images of ``hf:NAME[:SPLIT[:LABELS]]``.
 
     Without SPLIT: "train" to train on, "test" or "validation" to test on, or the only one there is. Without LABELS: the
@@ -54,7 +54,7 @@ def load_hub(name: str, split: Literal["train", "test"], size: int | None, cache
 class HubPixels(EncodedPixels):
     """Rows of a data set on disk, decoded when asked for."""
 
-    def __init__(self, rows: Any, column: str, size: int) -> None:
+    def __init__(self, rows: Any, column: str, size: Size) -> None:
         super().__init__(len(rows), size, _channels(rows[0][column]))
         self.rows, self.column = rows, column
 
@@ -84,7 +84,7 @@ class ImageStream:
     column: str
     count: int
     """Images an epoch."""
-    size: int
+    size: Size
     channels: int
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class ImageStream:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of an image."""
-        return self.channels, self.size, self.size
+        return self.channels, *height_and_width(self.size)
 
     def epoch(self, number: int, seed: int) -> Iterator[Any]:
         """The encoded images of an epoch, in an order that depends on the seed and the epoch alone."""
@@ -102,7 +102,7 @@ class ImageStream:
             yield row[self.column]
 
     def pixels(self, cells: Sequence[Any]) -> Tensor:
-        """Encoded images as uint8 (len(cells), channels, size, size)."""
+        """Encoded images as uint8 (len(cells), channels, height, width)."""
         try:
             with ThreadPoolExecutor(os.cpu_count()) as readers:
                 images = readers.map(lambda cell: decoded(_encoded(cell), self.size, channels=self.channels), cells)
@@ -127,7 +127,7 @@ class ImageStream:
         }
 
 
-def open_stream(name: str, size: int | None, *, count: int | None = None, cache: Path | None = None) -> ImageStream:
+def open_stream(name: str, size: Size | None, *, count: int | None = None, cache: Path | None = None) -> ImageStream:
     """The training images of ``hf:NAME[:SPLIT]`` as a stream, the first ``count`` of each shuffled epoch."""
     named, rows, image, _ = _opened(name, "train", cache, stream=True)
     rows = rows.select_columns([image])

@@ -14,6 +14,23 @@ from heatsmooth.noise import Draw, mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import sha256
 
+Size = int | tuple[int, int]
+"""The side of square images, in pixels; (height, width) of others."""
+
+
+def size_of(height: int, width: int) -> Size:
+    """The size of images so high and wide."""
+    return height if height == width else (height, width)
+
+
+def height_and_width(size: Size) -> tuple[int, int]:
+    """Both sides of images of that size, in pixels.
+
+    >>> height_and_width(28), height_and_width((20, 30))
+    ((28, 28), (20, 30))
+    """
+    return (size, size) if isinstance(size, int) else size
+
 
 class Pixels(Protocol):
     """Where pixels come from: a tensor in memory, or files read when asked for."""
@@ -66,6 +83,11 @@ class ImageSet:
         """(channels, height, width) of an image."""
         _, channels, height, width = self.pixels.shape
         return int(channels), int(height), int(width)
+
+    @property
+    def size(self) -> Size:
+        """Height and width of an image."""
+        return size_of(*self.shape[1:])
 
     @property
     def classes(self) -> int | None:

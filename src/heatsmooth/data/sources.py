@@ -16,7 +16,7 @@ import torch
 from heatsmooth.data.arrays import load_npy, load_npz
 from heatsmooth.data.folder import load_folder
 from heatsmooth.data.hub import load_hub
-from heatsmooth.data.images import ImageSet, Pixels
+from heatsmooth.data.images import ImageSet, Pixels, Size
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
@@ -62,14 +62,15 @@ def load(
     split: Split = "test",
     *,
     root: Path | str | None = None,
-    image_size: int | None = None,
+    image_size: Size | None = None,
     class_index: Path | str | None = None,
     progress: Progress = silent,
 ) -> ImageSet:
     """The data set ``name``, one of ``NAMES``.
 
     ``imagefolder``, ``npy`` and a plain ``npz`` have no split: training and testing see the images they are given.
-    ``image_size``: the side of the centre crop of encoded images (None: 224, or that of smaller ones).
+    ``image_size``: the side, or (height, width), of the centre crop of encoded images (None: 224, or that of smaller
+    ones).
     ``class_index``: the labels of an ``imagefolder``.
     """
     root, class_index = (None if given is None else Path(given) for given in (root, class_index))

@@ -4,6 +4,7 @@ from heatsmooth.models.checkpoint import load, load_state, model_hash, recorded_
 from heatsmooth.models.classifier import (
     Classifier,
     build,
+    channels_of,
     copy_of,
     count_classes,
     device_of,
@@ -21,6 +22,7 @@ __all__ = [
     "NetworkSpec",
     "ResNet",
     "build",
+    "channels_of",
     "check_gradient",
     "check_independence",
     "copy_of",

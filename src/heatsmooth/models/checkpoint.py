@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import hub
 from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
-from heatsmooth.models.classifier import Classifier, build, channels_last
+from heatsmooth.models.classifier import Classifier, build, channels_last, channels_of
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
 from heatsmooth.models.resnet import ARCHITECTURES
 from heatsmooth.models.spec import NetworkSpec
@@ -115,7 +115,7 @@ def load(
     *,
     model: str | None = None,
     classes: int = 10,
-    channels: int = 3,
+    channels: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Classifier:
@@ -124,7 +124,8 @@ def load(
     What heatsmooth or transformers wrote says what network it is; for any other file of weights, ``model`` (with
     ``classes`` and ``channels`` for a built-in one) does. A file that is a program (``model="program"``) and a
     callable, which brings its own weights, need nothing else. ``mean`` and ``std`` replace the recorded normalisation;
-    for weights that stood behind one they must be given, or be in the file.
+    for weights that stood behind one they must be given, or be in the file. Without ``channels``: those of the first
+    convolution of a callable or a program, else 3.
     """
     source = Path(source)
     name = hub.hub_name(source)
@@ -136,16 +137,16 @@ def load(
         return channels_last(Classifier(*hub.pretrained(name, mean=mean, std=std))).eval()
     if model == PROGRAM:
         program, facts = load_program(source)
-        return Classifier(program, _renormalised(facts, mean, std)).eval()
+        return _taking(channels, Classifier(program, _renormalised(facts, mean, std)))
     if model is None and CALLABLE.fullmatch(str(source)):
-        return build(_renormalised(NetworkSpec(str(source), classes, channels), mean, std)).eval()
+        return _taking(channels, build(_renormalised(NetworkSpec(str(source), classes), mean, std)))
     path = source / WEIGHTS_FILE if source.is_dir() else source
     state, metadata = load_state(path)
     spec = _recorded_spec(path, metadata)
     if spec is None:
         require(model is not None, f"{path}: expected --model beside weights that do not say their network; name it")
         assert model is not None
-        spec = _named(model, classes, channels)
+        spec = _named(model, classes, channels or 3)
     elif model is not None:
         require(
             model == spec.architecture,
@@ -165,7 +166,15 @@ def load(
     load_strictly(network, reading.state, path)
     if reading.normalised:
         mean, std = reading.agreed(path, mean, std)
-    return Classifier(network, _renormalised(spec, mean, std)).eval()
+    found = Classifier(network, _renormalised(spec, mean, std))
+    return found.eval() if metadata else _taking(channels, found)
+
+
+def _taking(channels: int | None, found: Classifier) -> Classifier:
+    """The classifier with the channels of its images in its spec: as said, or as its first convolution takes."""
+    if not found.spec.architecture.startswith(hub.PREFIX):
+        found.spec = replace(found.spec, channels=channels or channels_of(found.network) or found.spec.channels)
+    return found.eval()
 
 
 def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
@@ -199,14 +208,23 @@ def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
         return None
     try:
         spec = NetworkSpec(**metadata)
-        named = isinstance(spec.architecture, str) and (spec.size is None or type(spec.size) is int)
+        named, size = isinstance(spec.architecture, str), _recorded_size(spec.size)
         counted = all(type(count) is int and 0 < count <= MOST for count in (spec.classes, spec.channels))
         require(named and counted, f"{spec.architecture!r}, {spec.classes} classes, {spec.channels} channels")
-        return replace(spec, mean=tuple(map(float, spec.mean)), std=tuple(map(float, spec.std)))
+        return replace(spec, mean=tuple(map(float, spec.mean)), std=tuple(map(float, spec.std)), size=size)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{path}: expected the metadata heatsmooth writes, got {error}; name the network with --model"
         ) from None
+
+
+def _recorded_size(said: Any) -> int | tuple[int, int] | None:
+    """The size of images as metadata say it: none, the side of squares, or [height, width]."""
+    if said is None:
+        return None
+    sides = said if isinstance(said, list) and len(said) == 2 else [said]
+    require(all(type(side) is int and 0 < side <= MOST for side in sides), f"images of size {said!r}")
+    return int(said) if len(sides) == 1 else (sides[0], sides[1])
 
 
 def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> None:

@@ -89,6 +89,14 @@ def normalising_deviation(model: nn.Module) -> float:
     return float(std.double().square().mean().sqrt())
 
 
+def channels_of(network: nn.Module) -> int | None:
+    """How many channels the images of a network have, by its first convolution; None if that does not say."""
+    first = next((module.in_channels for module in network.modules() if isinstance(module, nn.Conv2d)), None)
+    if first is None:  # in a program, convolutions are known by their weights alone
+        first = next((weight.shape[1] for weight in network.state_dict().values() if weight.ndim == 4), None)
+    return first if first in (1, 3) else None
+
+
 def _import_network(name: str) -> nn.Module:
     module, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:

@@ -42,7 +42,7 @@ def hub_spec(name: str, *, classes: int | None = None, channels: int | None = No
         )
     except (OSError, ValueError, KeyError) as error:
         raise _unfit(name, error) from None
-    size = _square(_processor(name) or {}, config)
+    size = _image_size(_processor(name) or {}, config)
     count, depth = int(config.num_labels), int(getattr(config, "num_channels", 3))
     said = {key: value for key, value in config.to_dict().items() if key not in PASSING}
     return NetworkSpec(PREFIX + name, count, depth, size=size, config=json.dumps(said, sort_keys=True))
@@ -149,8 +149,11 @@ def _normalisation(name: str, channels: int) -> tuple[tuple[float, ...], tuple[f
     return tuple((float(m) + offset) / scale for m in means), tuple(float(s) / scale for s in deviations)
 
 
-def _square(processor: dict[str, Any], config: Any) -> int | None:
-    """The side of the images: the processor's crop or size, else the configuration's; None if unknown or not square."""
+def _image_size(processor: dict[str, Any], config: Any) -> int | tuple[int, int] | None:
+    """The side, or (height, width), of images: the processor's crop or size, else the configuration's; None if unknown.
+
+    Of a shortest edge, the square is taken.
+    """
     crops = processor.get("do_center_crop", "crop_size" in processor)
     for said in (
         processor.get("crop_size") if crops else None,
@@ -158,9 +161,9 @@ def _square(processor: dict[str, Any], config: Any) -> int | None:
         getattr(config, "image_size", None),
     ):
         if isinstance(said, dict):
-            said = [value for key, value in said.items() if key in ("height", "width", "shortest_edge")]
-        sides = set(said) if isinstance(said, (list, tuple)) else {said} - {None}
+            said = [said[key] for key in ("height", "width", "shortest_edge") if key in said]
+        sides = list(said) if isinstance(said, (list, tuple)) else [] if said is None else [said]
         if sides:
-            side = sides.pop()
-            return int(side) if not sides and isinstance(side, int) else None
+            known = len(sides) <= 2 and all(isinstance(side, int) for side in sides)
+            return None if not known else sides[0] if sides[0] == sides[-1] else (sides[0], sides[1])
     return None

@@ -14,8 +14,8 @@ class NetworkSpec:
     channels: int = 3
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    size: int | None = None
-    """Height and width it was trained on, if known."""
+    size: int | tuple[int, int] | None = None
+    """Of the images it was trained on, if known: the side of squares, else (height, width)."""
     config: str | None = None
     """Of ``hf:NAME``, the configuration as JSON; of a program, the hash of its file."""
 

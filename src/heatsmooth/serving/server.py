@@ -216,9 +216,11 @@ class Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {most}, got more; make the image smaller"
             )
         content = self.rfile.read(int(length))
-        channels, size, _ = self.server.subject.shape
+        channels, *size = self.server.subject.shape
         with self.server.decoding:
-            pixels = read_image(io.BytesIO(content), size, channels=channels, name="the file", most_pixels=MOST_PIXELS)
+            pixels = read_image(
+                io.BytesIO(content), (size[0], size[1]), channels=channels, name="the file", most_pixels=MOST_PIXELS
+            )
         return as_unit_interval(torch.from_numpy(pixels))
 
     def _stream(self, start: Callable[[int], Study]) -> None:

@@ -1,5 +1,6 @@
 """``calibrate``, and the one-pass radii that come of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from heatsmooth.calibrate import Calibration, calibrate, coverage
 from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy
 from heatsmooth.certification.radii import round_down
 from heatsmooth.certification.settings import Settings
+from heatsmooth.data.images import size_of
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.identity import Identity, network_settings, recorded_identity
 from heatsmooth.models import Classifier, count_classes, identify, is_known_as, save
@@ -69,8 +71,10 @@ def calibrate_run(
 ) -> dict[str, Any]:
     """Learn a one-pass radius from certified images and store it with the model in ``out``."""
     settings = certified_run(certificates, "--certificates")
-    model = network.load()
-    found = identify(model, settings["data"]["shape"])
+    channels, height, width = settings["data"]["shape"]
+    model = network.load(channels=channels)
+    model.spec = replace(model.spec, size=model.spec.size or size_of(height, width))
+    found = identify(model, (channels, height, width))
     other = found.difference(recorded_identity(settings))
     if other is not None:
         what, theirs, own = other
@@ -160,7 +164,7 @@ def one_pass_run(
 ) -> dict[str, Any]:
     """Class and calibrated radius of each image from one forward pass, into ``out``/one_pass.jsonl."""
     chosen = images.load(network.side, progress=progress)
-    model = network.load()
+    model = network.load(chosen)
     calibration = read_calibration(network.source, model)
     require(
         calibration is not None,

@@ -10,9 +10,18 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet
+from heatsmooth.data.images import Size, height_and_width
 from heatsmooth.errors import InputError, require
 from heatsmooth.evaluate import accuracy
-from heatsmooth.models import Classifier, check_gradient, check_independence, count_classes, device_of, evaluating
+from heatsmooth.models import (
+    Classifier,
+    channels_of,
+    check_gradient,
+    check_independence,
+    count_classes,
+    device_of,
+    evaluating,
+)
 from heatsmooth.models.inference import folded
 from heatsmooth.models.program import PROGRAM
 from heatsmooth.progress import Progress, silent
@@ -61,16 +70,16 @@ def check_run(
     return facts | {"warnings": warnings}
 
 
-def _examples(network: Classifier, chosen: ImageSet | None, image_size: int | None) -> Tensor:
+def _examples(network: Classifier, chosen: ImageSet | None, image_size: Size | None) -> Tensor:
     """Eight images that the network takes: of the data, or random ones of the size that it says or that is found."""
     if chosen is not None:
         return chosen.images(torch.arange(min(8, len(chosen)))).repeat(8, 1, 1, 1)[:8]
-    first = next((m.in_channels for m in network.modules() if isinstance(m, nn.Conv2d)), None)
+    first = channels_of(network)
     depths = [first] if first else [network.spec.channels, 1]
     sizes = [image_size or network.spec.size] if image_size or network.spec.size else list(SIZES)
     failure: InputError | None = None
     for depth, size in [(depth, size) for size in sizes if size for depth in depths]:
-        random = torch.rand(8, depth, size, size, generator=torch.Generator().manual_seed(0))
+        random = torch.rand(8, depth, *height_and_width(size), generator=torch.Generator().manual_seed(0))
         try:
             count_classes(network, random.to(device_of(network)))
         except InputError as error:

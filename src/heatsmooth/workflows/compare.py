@@ -110,7 +110,8 @@ class Kitchen:
             assert self.network is not None  # chosen_recipe refuses to go without
             if not (out / WEIGHTS_FILE).exists():
                 out.mkdir(parents=True, exist_ok=True)
-                save(self.network.load(), out / WEIGHTS_FILE)
+                channels = self.images.load(self.recipe.image_size).shape[0]
+                save(self.network.load(channels=channels), out / WEIGHTS_FILE)
         elif isinstance(method, Trained):
             train_run(
                 images=self.training_images,

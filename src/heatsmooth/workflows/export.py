@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from heatsmooth.data.folder import USUAL_SIZE
+from heatsmooth.data.images import height_and_width
 from heatsmooth.errors import require
 from heatsmooth.export import export_onnx
 from heatsmooth.progress import Progress, silent
@@ -29,8 +30,8 @@ def export_run(
     chosen = None if images is None else images.load(network.side, progress=progress)
     model = network.load(chosen)
     if chosen is None:
-        size = network.size or model.spec.size or USUAL_SIZE
-        shown = torch.empty(0, model.spec.channels, size, size)
+        sides = height_and_width(network.size or model.spec.size or USUAL_SIZE)
+        shown = torch.empty(0, model.spec.channels, *sides)
     else:
         shown = chosen.images(torch.arange(len(chosen)))
     exported = export_onnx(

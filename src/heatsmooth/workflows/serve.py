@@ -7,6 +7,7 @@ from typing import Any
 
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data.folder import USUAL_SIZE
+from heatsmooth.data.images import height_and_width
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import read_json
@@ -52,12 +53,12 @@ def open_server(
     known = listed or (None if examples is None else examples.class_names)
     network = replace(network, classes=10 if known is None else len(known))
     model = network.load(examples).to(accelerator(device).device)
-    size = network.size or model.spec.size or (USUAL_SIZE if examples is None else examples.shape[1])
+    size = network.size or model.spec.size or (USUAL_SIZE if examples is None else examples.size)
     subject = Subject(
         model,
         settings,
         seed=secrets.randbits(62),
-        shape=(model.spec.channels, size, size),
+        shape=(model.spec.channels, *height_and_width(size)),
         names=known,
         calibration=read_calibration(network.source, model),
     )

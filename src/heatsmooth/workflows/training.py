@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from heatsmooth.data import ImageSet, ImageStream
+from heatsmooth.data.images import Size
 from heatsmooth.evaluate import accuracy
 from heatsmooth.identity import network_settings
 from heatsmooth.models import (
@@ -56,7 +57,7 @@ def train_run(
     chosen, test = _sets(images, image_size, limit_train, progress)
     found_mean, found_std = chosen.statistics()
     classes = int(chosen.known_labels().max()) + 1
-    spec = NetworkSpec(model, classes, chosen.shape[0], mean or found_mean, std or found_std, chosen.shape[1])
+    spec = NetworkSpec(model, classes, chosen.shape[0], mean or found_mean, std or found_std, chosen.size)
     settings = {
         "data": chosen.describe(),
         "network": spec.describe(),
@@ -119,7 +120,7 @@ def smooth_run(
         chosen = labelled.without_labels()
     refuse_program(teacher)
     heat, plan = _preset(preset, sigma, deviation=normalising_deviation(teacher), **(changes or {}))
-    teacher.spec = replace(teacher.spec, size=teacher.spec.size or chosen.shape[1])
+    teacher.spec = replace(teacher.spec, size=teacher.spec.size or chosen.size)
     _check_fit(teacher, chosen, *([] if test is None else [test]))
     settings = {
         "data": chosen.describe(),
@@ -163,7 +164,7 @@ def smooth_run(
 _preset = preset
 
 
-def _sets(images: Images, side: int | None, limit: int | None, progress: Progress) -> tuple[ImageSet, ImageSet]:
+def _sets(images: Images, side: Size | None, limit: int | None, progress: Progress) -> tuple[ImageSet, ImageSet]:
     """The images to train on, a fixed subset of ``limit``, and those to test on."""
     test = replace(images, count=TESTED)
     return images.load(side, "train", limit=limit, progress=progress), test.load(side, progress=progress)
