@@ -254,5 +254,14 @@ def test_settings_are_compared_number_by_number_but_networks_within_rounding() -
     assert first_difference({"seed": 1, "model": "w"}, {"seed": 0, "model": "w"}) == ("seed", 1, 0)
     assert first_difference({"a": {"b": False}}, {"a": {"b": None}}) == ("a b", False, None)
     assert first_difference({"a": 0}, {}) == ("a", 0, None)
-    with pytest.raises(InputError, match="expected the identity of a network"):
-        Identity.from_json(one.to_json() | {"format": 99})
+    for damage in ({"format": 99}, {"shape": [1, 2]}, {"shape": None}, {"answers": [[float("nan")]]}, {"answers": 3}):
+        with pytest.raises(InputError, match="expected the identity of a network"):
+            Identity.from_json(one.to_json() | damage)
+
+
+def test_a_network_of_transformers_is_known_wherever_it_lies() -> None:
+    """Its name is a path or one on the hub; its configuration is part of the hash."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 144, 4))
+    here, there = (Classifier(network, NetworkSpec(name, 4, config="{}")) for name in ("hf:net", "hf:/abs/net"))
+    assert is_known_as(there, identify(here, SHAPE))
+    assert not is_known_as(Classifier(network, NetworkSpec("hf:net", 4, config="{1}")), identify(here, SHAPE))

@@ -4,8 +4,10 @@ Weights alone do not say it: code, plain attributes and buffers that are not sav
 compared within rounding, so that another processor, number of threads or memory layout knows a network again.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from types import NoneType
 from typing import Any, Self
 
@@ -56,9 +58,10 @@ class Identity:
         try:
             if value["format"] != FORMAT:
                 raise ValueError(f"format {value['format']}")
-            shape = tuple(map(int, value["shape"]))
-            given = value["answers"]
+            shape, given = tuple(map(int, value["shape"])), value["answers"]
             answers = None if given is None else tuple(tuple(map(float, row)) for row in given)
+            if len(shape) != 3 or min(shape) < 1 or not all(map(math.isfinite, chain(*(answers or ())))):
+                raise ValueError(f"shape {value['shape']}, answers {given}"[:200])
             return cls(str(value["weights"]), str(value["architecture"]), shape, answers)
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"expected the identity of a network, got {error}; make the run again") from None
@@ -111,6 +114,8 @@ def _other_answer(
     if [*map(len, before)] != [*map(len, now)]:
         return "answers to probe images", f"{sum(map(len, before))} numbers", f"{sum(map(len, now))} numbers"
     pairs = [pair for rows in zip(before, now, strict=True) for pair in zip(*rows, strict=True)]
+    if not pairs:
+        return None
     tolerance = ROUNDING * max(LEAST, *(abs(number) for pair in pairs for number in pair))
     one, other = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
     return None if abs(one - other) <= tolerance else ("answer to a probe image", one, other)
