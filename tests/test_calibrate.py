@@ -237,7 +237,7 @@ def test_epsilon_is_a_probability(epsilon: float) -> None:
 
 def test_what_are_no_probabilities_is_refused() -> None:
     calibration = calibrated(world(60, 12))
-    for wrong in ([0.5, 0.2, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1], [1.5, -0.5, 0, 0], [np.nan] * 4, [np.inf, 0, 0, 0]):
+    for wrong in ([0.5, 0.2, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1], [1.5, -0.5, 0, 0], [-np.inf, 1, 0, 0], [np.inf, 0, 0, 0]):
         with pytest.raises(InputError, match=r"probabilities: expected .* take the softmax of logits first"):
             calibration.radius([wrong])
     with pytest.raises(InputError, match="probabilities: expected 4 classes, at least 2, got 3"):
@@ -247,6 +247,20 @@ def test_what_are_no_probabilities_is_refused() -> None:
     rows = world(60, 12)
     rows[5]["clean_probabilities"] = [0.5, 0.6, 0.1, 0.1]
     with pytest.raises(InputError, match=r"probabilities: expected a sum of 1 an image, got 1\.3"):
+        calibrated(rows)
+
+
+def test_logits_that_are_not_finite_have_no_radius() -> None:
+    """Their softmax is NaN; the other images of the batch keep their radius."""
+    calibration = Calibration(((0.6, 0.1), (0.1, 0.3)), 4, 0.05, ALPHA, SIGMA, 10, 20)
+    sure = [0.97, 0.01, 0.01, 0.01]
+    logits = torch.tensor([[5.0, torch.nan, 0, 0], [torch.inf, 0, 0, 0], [1e38 * 10, 0, 0, 0]])
+    batch = torch.cat([torch.tensor([sure]), logits.softmax(1)])
+    assert calibration.radius(batch).tolist() == [0.3, 0.0, 0.0, 0.0]
+    assert calibration.radius([[sure, [np.nan] * 4], [[np.nan, 0.5, 0.5, 0], sure]]).tolist() == [[0.3, 0], [0, 0.3]]
+    rows = records([0.1] * 60, 0.2)
+    rows[7]["clean_probabilities"] = [np.nan] * 4
+    with pytest.raises(InputError, match="probabilities: expected numbers from 0 to 1, got nan"):
         calibrated(rows)
 
 

@@ -217,3 +217,74 @@ def test_the_command_exports_a_network_of_the_user(in_tmp: Path, capsys: pytest.
         sys.path.remove(str(in_tmp))
     assert json.loads(capsys.readouterr().out)["largest_difference"] <= 1e-5
     assert run_file(Path("m.onnx"), torch.rand(4, 3, 8, 8))["probabilities"].shape == (4, 6)
+
+
+class Squashed(Linear):
+    """Logits that stay finite whatever the pixels are, as those behind a ReLU6 do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.nan_to_num(0.5, 1.0, 0.0).clamp(0, 1))
+
+
+class Overflowing(Linear):
+    """A logit of class 2 that is +inf (or -inf, or NaN) for images whose first pixel is above ½."""
+
+    value = math.inf
+
+    def forward(self, x: Tensor) -> Tensor:
+        beyond = (x[:, 0, 0, :1] > 0.5) & (torch.arange(5) == 2)
+        return torch.where(beyond, self.value, super().forward(x))
+
+
+@pytest.mark.parametrize("kind", [Linear, Squashed])
+def test_images_that_are_none_have_no_radius(kind: type[Linear], linear: Linear, tmp_path: Path) -> None:
+    model = kind(linear.weight.data)
+    export_onnx(model, tmp_path / "m.onnx", torch.rand(1, 1, 4, 4), sigma=0.25, calibration=calibration(model))
+    images = torch.rand(9, 1, 4, 4)
+    good = run_file(tmp_path / "m.onnx", images)
+    for row, pixel in enumerate((math.nan, math.inf, -math.inf, 1e38, -1e38, 255.0, -0.1)):
+        images[row, 0, 2, 1] = pixel
+    images[7] = 1e38
+    found = run_file(tmp_path / "m.onnx", images)
+    for name in ("l_bound", "calibrated_radius"):
+        assert found[name][:8].tolist() == [0.0] * 8
+        assert found[name][8] == good[name][8] > 0
+    images[:8] = 1 + 5e-7
+    assert (run_file(tmp_path / "m.onnx", images)["l_bound"] > 0).all(), "rounding is no reason to refuse"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_give_no_radius(value: float, linear: Linear, tmp_path: Path) -> None:
+    model = Overflowing(linear.weight.data)
+    model.value = value
+    made = calibration(model, steps=((1.0, 0.05), (0.3, 0.11)))
+    outputs = ("probabilities", "class", "l_bound", "calibrated_radius")
+    one_pass = OnePass(model, sigma=0.25, calibration=made).eval()
+    (tmp_path / "m.onnx").write_bytes(export._onnx(one_pass, torch.rand(7, 1, 4, 4), outputs, {}))
+    images = torch.rand(4, 1, 4, 4) / 2
+    images[1, 0, 0, 0] = images[3, 0, 0, 0] = 0.75
+    found = run_file(tmp_path / "m.onnx", images)
+    with torch.inference_mode():
+        in_torch = one_pass(images)[2:]
+    for radii in ((found["l_bound"], found["calibrated_radius"]), in_torch):
+        for radius in radii:
+            assert [float(r) > 0 for r in radius] == [True, False, True, False]
+            assert float(radius[1]) == float(radius[3]) == 0.0
+
+
+def test_a_file_that_gives_a_radius_to_no_image_is_not_written(
+    linear: Linear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Careless(OnePass):
+        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+            probabilities = self.model(images).softmax(1)
+            return probabilities, *self.conclusions(probabilities)
+
+    monkeypatch.setattr(export, "OnePass", Careless)
+    model = Squashed(linear.weight.data)
+    with pytest.raises(hs.InputError, match="expected radii of 0 for images with NaN"):
+        export_onnx(model, tmp_path / "m.onnx", torch.rand(1, 1, 4, 4), sigma=0.25)
+    monkeypatch.undo()
+    with pytest.raises(hs.InputError, match=r"expected images in \[0, 1\], got values from .* to 2;"):
+        export_onnx(model, tmp_path / "m.onnx", torch.full((1, 1, 4, 4), 2.0), sigma=0.25)
+    assert not list(tmp_path.iterdir())

@@ -246,3 +246,12 @@ def test_bounds_must_be_probabilities() -> None:
         one_sided_radius(1.5, sigma=1)
     with pytest.raises(InputError, match="rival: expected numbers from 0 to 1, got nan"):
         two_sided_radius(0.5, np.nan, sigma=1)
+
+
+def test_the_l_bound_of_logits_that_are_not_finite_is_0() -> None:
+    """Their softmax is NaN; the other images of the batch keep their radius."""
+    rows = [[0.7, 0.2, 0.1], [np.nan] * 3, [np.nan, 0.9, 0.1]]
+    assert l_bound(rows, sigma=0.25).round(4).tolist() == [0.1567, 0.0, 0.0]
+    assert l_bound([np.nan] * 3, sigma=0.25, k=2) == 0
+    with pytest.raises(InputError, match="probabilities: expected numbers from 0 to 1, got inf"):
+        l_bound([np.inf, 0.0, 0.0], sigma=0.25)

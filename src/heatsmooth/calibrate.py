@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from heatsmooth.certification.bounds import Flags, Floats, Integers, checked, clopper_pearson
+from heatsmooth.certification.radii import without_nan
 from heatsmooth.errors import InputError, require
 
 FORMAT = 1
@@ -76,10 +77,13 @@ class Calibration:
         return f"conformal, 1-epsilon-alpha={surely}, marginal over images like the calibration set"
 
     def radius(self, probabilities: Any) -> Floats:
-        """The radius of each row of ``probabilities`` (…, classes), an array or a tensor on any device → (…)."""
-        values = probabilities.detach().cpu().double().numpy() if hasattr(probabilities, "detach") else probabilities
+        """The radius of each row of ``probabilities`` (…, classes), an array or a tensor on any device → (…).
+
+        A row with NaN, the softmax of logits that are not finite, has radius 0.
+        """
+        values, unknown = without_nan(probabilities)
         levels, radii = np.array([(np.inf, 0.0), *self.steps]).T
-        return np.asarray(radii[_level(levels, _doubt(values, self.classes))])
+        return np.where(unknown, 0.0, radii[_level(levels, _doubt(values, self.classes))])
 
     def to_json(self) -> dict[str, Any]:
         """As JSON: every number exactly."""

@@ -39,6 +39,10 @@ FIRST_BATCHES, BATCH = (1, 2, 7), 50
 """The sizes of the batches the check goes through: these once, then this."""
 BELOW = 1 - 2.0**-23
 """A double times this is still less after rounding to float32: exported radii never exceed the computed ones."""
+EDGE = 1e-6
+"""How far a pixel may lie outside [0, 1], by rounding, and still have a radius."""
+SPOILERS, HUGE = (math.nan, math.inf, -math.inf), 1e38
+"""Pixels that have no radius."""
 APART = 1 - 1e-12
 """Levels of doubt are lowered by this, so that the order of a sum never enlarges a calibrated radius."""
 
@@ -60,7 +64,8 @@ class OnePass(nn.Module):
     """Probabilities, class, L-bound and, with a calibration, the calibrated radius, all from one pass of ``model``.
 
     Both radii are L2 in [0, 1] pixels and rounded down. The L-bound is about the network, if it were exactly an
-    average over N(0, σ²I); the calibrated radius about the average, as ``Calibration`` says.
+    average over N(0, σ²I); the calibrated radius about the average, as ``Calibration`` says. Both are 0, which claims
+    nothing, where a pixel is NaN or outside [0, 1] by more than ``EDGE``, and where a logit is not finite.
     """
 
     slope: Tensor
@@ -77,20 +82,26 @@ class OnePass(nn.Module):
         self.register_buffer("radii", (steps[:, 1] * BELOW).float())
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        probabilities = self.model(images).softmax(1)
-        return probabilities, *self.conclusions(probabilities)
+        logits = self.model(images)
+        probabilities = logits.softmax(1)
+        pixels = images.flatten(1)
+        inside = ((pixels >= -EDGE) & (pixels <= 1 + EDGE)).all(1)  # NaN is not
+        known = inside & logits.isfinite().all(1)
+        chosen, *radii = self.conclusions(probabilities)
+        return probabilities, chosen, *(torch.where(known, radius, 0.0) for radius in radii)
 
     def conclusions(self, probabilities: Tensor) -> tuple[Tensor, ...]:
-        """Class and radii of ``probabilities`` (batch, classes), each (batch,)."""
+        """Class and radii of ``probabilities`` (batch, classes), each (batch,); radii are 0 where one is NaN."""
         chosen = probabilities.argmax(1)
         exact = probabilities.double()
         first, second = exact.topk(2, dim=1).values.unbind(1)
-        bound = (self.slope * (first - second)).float()
+        gap = first - second
+        bound = (self.slope * torch.where(gap > 0, gap, 0.0)).float()
         if self.calibration is None:
             return chosen, bound
         others = torch.arange(exact.shape[1], device=exact.device) != chosen[:, None]
         doubt = (exact * others).sum(1, keepdim=True)
-        level = (doubt <= self.levels).sum(1) - 1
+        level = ((doubt <= self.levels).sum(1) - 1).clamp_min(0)  # NaN is below no level, not even the infinite one
         return chosen, bound, self.radii[level]
 
 
@@ -121,6 +132,11 @@ def export_onnx(
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # missing in torch's stubs
     random = torch.rand(RANDOM_IMAGES, *images.shape[1:], generator=torch.Generator().manual_seed(SEED))
     shown = torch.cat([random, images.detach().cpu().to(torch.float32)])
+    low, high = (float(end) for end in shown.aminmax())
+    require(
+        0 <= low <= high <= 1,
+        f"export: expected images in [0, 1], got values from {low:.3g} to {high:.3g}; divide by 255",
+    )
     classes = count_classes(plain, shown)
     require(classes >= 2, f"expected a network of at least 2 classes, got {classes}; export another")
     check_independence(plain, shown[: max(FIRST_BATCHES)])
@@ -132,6 +148,7 @@ def export_onnx(
     progress("exporting", 1, 1)
     session = _session(needed, content)
     difference = _check(session, one_pass, shown, progress)
+    _check_spoiled(session, shown[0])
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, content)
@@ -259,3 +276,16 @@ def _check(session: Any, one_pass: OnePass, images: Tensor, progress: Progress) 
         largest, done = max(largest, difference), done + len(batch)
         progress("checking in onnxruntime", done, len(images))
     return largest
+
+
+def _check_spoiled(session: Any, image: Tensor) -> None:
+    """Refuse a file that gives a radius to an image with one pixel that is none, or to one of huge pixels."""
+    spoiled = image.repeat(len(SPOILERS) + 1, 1, 1, 1)
+    spoiled[:-1, 0, 0, 0] = torch.tensor(SPOILERS)
+    spoiled[-1] = HUGE
+    _, _, *radii = session.run(None, {"images": spoiled.numpy()})
+    require(
+        all(bool((radius == 0).all()) for radius in radii),
+        "export: expected radii of 0 for images with NaN, infinite or huge pixels, got others in onnxruntime, "
+        "so nothing was written; try another version of it",
+    )

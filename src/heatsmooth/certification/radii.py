@@ -56,16 +56,28 @@ def l_bound(probabilities: Any, *, sigma: float, k: int = 1) -> Floats:
     """The L-bound σ√(π/2)·(v₍ₖ₎ − v₍ₖ₊₁₎) of the network's own probabilities (paper, theorem 3).
 
     ``probabilities`` (…, classes), an array or a tensor on any device → (…). A smaller perturbation leaves the same k
-    classes on top *if* the network is exactly an average over Gaussian noise; nothing here checks that it is.
+    classes on top *if* the network is exactly an average over Gaussian noise; nothing here checks that it is. A row
+    with NaN, the softmax of logits that are not finite, has radius 0.
 
     >>> l_bound([[0.7, 0.2, 0.1]], sigma=0.25).round(4).tolist()
     [0.1567]
     """
-    values = probabilities.detach().cpu().double().numpy() if hasattr(probabilities, "detach") else probabilities
+    values, unknown = without_nan(probabilities)
     v = np.sort(_probabilities("probabilities", values))
-    classes = v.shape[-1] if v.ndim else 0
+    classes = v.shape[-1]
     require(1 <= k < classes, f"k: expected 1 to {classes - 1} for {classes} classes, got {k}; lower k")
-    return l_bound_between(v[..., -k], v[..., -k - 1], sigma=sigma)[0]
+    return np.where(unknown, 0.0, l_bound_between(v[..., -k], v[..., -k - 1], sigma=sigma)[0])
+
+
+def without_nan(probabilities: Any) -> tuple[Floats, Flags]:
+    """``probabilities`` (…, classes), an array or a tensor on any device, and which rows (…) hold NaN.
+
+    Those rows become equal shares, so that the others can be computed with; no radius follows from them.
+    """
+    held = probabilities.detach().cpu().double().numpy() if hasattr(probabilities, "detach") else probabilities
+    values = np.atleast_1d(np.asarray(held, dtype=np.float64))
+    unknown = np.asarray(np.isnan(values).any(-1))
+    return np.where(unknown[..., None], 1 / max(1, values.shape[-1]), values), unknown
 
 
 def top_k_radius(lower: ArrayLike, rivals: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
