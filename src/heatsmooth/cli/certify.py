@@ -195,8 +195,8 @@ def predict(
     for row in rows:
         columns = {
             "image": row["image"],
-            "class (one pass)": str(row["class"]),
-            "probability": f"{row['probability']:.4f}",
+            "class (one pass)": "–" if row["class"] is None else str(row["class"]),
+            "probability": "–" if row["probability"] is None else f"{row['probability']:.4f}",
         }
         if sigma is not None:
             columns["L-bound*"] = f"{row['l_bound']:.4f}"

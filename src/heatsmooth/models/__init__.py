@@ -10,8 +10,15 @@ from heatsmooth.models.classifier import (
     device_of,
     evaluating,
     normalising_deviation,
+    probabilities_of,
 )
-from heatsmooth.models.inference import check_gradient, check_independence, for_inference, images_of_a_pass
+from heatsmooth.models.inference import (
+    check_gradient,
+    check_independence,
+    checked_classes,
+    for_inference,
+    images_of_a_pass,
+)
 from heatsmooth.models.probes import identify, is_known_as
 from heatsmooth.models.resnet import ARCHITECTURES, ResNet
 from heatsmooth.models.spec import NetworkSpec
@@ -25,6 +32,7 @@ __all__ = [
     "channels_of",
     "check_gradient",
     "check_independence",
+    "checked_classes",
     "copy_of",
     "count_classes",
     "device_of",
@@ -37,6 +45,7 @@ __all__ = [
     "load_state",
     "model_hash",
     "normalising_deviation",
+    "probabilities_of",
     "recorded_spec",
     "save",
     "serialise",

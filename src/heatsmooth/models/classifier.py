@@ -52,6 +52,15 @@ def logits_of(answer: Any) -> Tensor:
     return logits
 
 
+def probabilities_of(logits: Tensor) -> Tensor:
+    """The softmax of logits (batch, classes), double precision, on the CPU.
+
+    A row is NaN if one of its logits is not finite, even where the softmax would not show it: it has no radius.
+    """
+    exact = logits.detach().cpu().double()
+    return exact.softmax(1).where(exact.isfinite().all(1, keepdim=True), torch.nan)
+
+
 def build(spec: NetworkSpec) -> Classifier:
     """A new classifier with random weights (those of the global torch generator), laid out for speed."""
     if spec.architecture in ARCHITECTURES:

@@ -9,11 +9,14 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.hooks import RemovableHandle
 
 from heatsmooth.errors import require
-from heatsmooth.models.classifier import Classifier
+from heatsmooth.models.classifier import Classifier, count_classes, device_of
 from heatsmooth.models.fusion import fuse
 
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, between a network and its faster form."""
+
+PROBES = 4
+"""Images that a network is tried on before it is given those of the user."""
 
 CPU_PASS = 800_000
 """Numbers in the images of one pass on a CPU, 5 images of 3 × 224 × 224: with more, what lies between its layers
@@ -49,6 +52,17 @@ def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False)
         "--compile: expected the compiled network to give the same classes, got others; leave it out",
     )
     return fastest
+
+
+def checked_classes(model: nn.Module, shape: tuple[int, int, int]) -> int:
+    """How many classes the network has, found on fixed random images of ``shape`` (channels, height, width).
+
+    A network is refused that does not take them, whose logits are not finite, or depend on the rest of the batch.
+    """
+    images = torch.rand(PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device_of(model))
+    classes = count_classes(model, images)
+    check_independence(model, images)
+    return classes
 
 
 def check_independence(model: nn.Module, examples: Tensor) -> None:

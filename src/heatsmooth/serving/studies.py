@@ -20,7 +20,7 @@ from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.settings import Settings, radii_of
 from heatsmooth.errors import require
-from heatsmooth.models import check_independence, count_classes, for_inference
+from heatsmooth.models import check_independence, count_classes, for_inference, probabilities_of
 from heatsmooth.noise import Draw
 from heatsmooth.serving.worker import Study
 
@@ -92,9 +92,12 @@ class Subject:
         return Sampler(fast, sigma=sigma, classes=self.classes, seed=seed, batch_size=batch_size)
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """(images, classes) of one pass, double precision, on the CPU."""
+        """(images, classes) of one pass, double precision, on the CPU; an error where a logit is not finite."""
         with torch.inference_mode():
-            return self.model(images.to(self.device)).double().softmax(1).cpu()  # type: ignore[no-any-return]
+            found = probabilities_of(self.model(images.to(self.device)))
+        finite = bool(found.isfinite().all())
+        require(finite, "expected finite logits, got NaN or infinity, which give no radius; choose another image")
+        return found
 
 
 def certifying(subject: Subject, image: Tensor, number: int) -> Study:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heatsmooth.calibrate import Calibration, calibrate, coverage
 from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy
@@ -13,7 +14,7 @@ from heatsmooth.certification.settings import Settings
 from heatsmooth.data.images import size_of
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.identity import Identity, network_settings, recorded_identity
-from heatsmooth.models import Classifier, count_classes, identify, is_known_as, save
+from heatsmooth.models import Classifier, checked_classes, identify, is_known_as, probabilities_of, save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
@@ -153,6 +154,11 @@ def read_calibration(source: Path, network: Classifier) -> Calibration | None:
     return calibration
 
 
+def one_pass_class(probabilities: Tensor) -> int | None:
+    """The class of one image's probabilities (classes,); None where they are NaN."""
+    return int(probabilities.argmax()) if bool(probabilities.isfinite().all()) else None
+
+
 def one_pass_run(
     *,
     network: Network,
@@ -173,7 +179,7 @@ def one_pass_run(
     assert calibration is not None
     place = accelerator(device).device
     model.to(place)
-    chosen.check_classes(count_classes(model, chosen.images(torch.arange(1)).to(place)))
+    chosen.check_classes(checked_classes(model, chosen.shape))
     found = network_settings(model=identify(model, chosen.shape))
     identity = {"data": chosen.describe(), **found, "calibration": calibration.to_json()}
     rows: list[dict[str, Any]] = []
@@ -181,13 +187,13 @@ def one_pass_run(
         with Records(out / RADII_FILE) as records, torch.inference_mode():
             records.keep(lambda _: False)
             for positions in torch.arange(len(chosen)).split(batch_size or 200):
-                probabilities = model(chosen.images(positions).to(place)).softmax(1).cpu()
+                probabilities = probabilities_of(model(chosen.images(positions).to(place)))
                 labels = chosen.labels_at(positions)
                 for i, radius in enumerate(calibration.radius(probabilities)):
                     row = {
                         "index": int(chosen.indices[positions[i]]),
                         "label": None if labels is None else int(labels[i]),
-                        "class": int(probabilities[i].argmax()),
+                        "class": one_pass_class(probabilities[i]),
                         "radius": round_down(float(radius), 9),
                         "abstain": bool(radius == 0),
                         "subject": calibration.subject,

@@ -1,28 +1,43 @@
 """``certify`` and ``predict``: images in, certificates out, in a run directory that can be continued and shared."""
 
+import math
 import secrets
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from heatsmooth.calibrate import Calibration
 from heatsmooth.certification.bounds import predict as predict_from_counts
 from heatsmooth.certification.certificates import Certificates, certificate, certify_each
 from heatsmooth.certification.logs import write_log
 from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound, round_down
-from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
+from heatsmooth.certification.sampling import CHUNK, Job, Sampler, Tally, drawing
 from heatsmooth.certification.settings import Settings
+from heatsmooth.data import as_unit_interval
 from heatsmooth.data.folder import read_image, usual_size
+from heatsmooth.data.images import height_and_width
 from heatsmooth.errors import require
 from heatsmooth.identity import network_settings
-from heatsmooth.models import count_classes, device_of, for_inference, identify
+from heatsmooth.models import (
+    checked_classes,
+    device_of,
+    for_inference,
+    identify,
+    images_of_a_pass,
+    probabilities_of,
+)
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
-from heatsmooth.runs import Records, Run, read_run_info
+from heatsmooth.runs import Records, Run, read_run_info, sha256
 from heatsmooth.training.loop import accelerator
-from heatsmooth.workflows.calibrate import certified_run, read_calibration, settings_of
+from heatsmooth.workflows.calibrate import certified_run, one_pass_class, read_calibration, settings_of
 from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of
 
@@ -167,42 +182,88 @@ def predict_images(
     device: str | None = None,
     batch_size: int | None = None,
 ) -> list[dict[str, Any]]:
-    """One row an image file: class and probability from one pass, and the L-bound, which assumes an exact average.
+    """One row per image file: class and probability from one pass, and the L-bound, which assumes an exact average.
 
     With ``noise_samples``: Cohen's PREDICT, the class of the averaged network or an abstention, wrong with
     probability at most ``alpha`` for images made without knowledge of ``seed``; None takes a secret one.
+
+    Files are read, evaluated and dropped a few at a time, and the row of a file does not depend on the other files.
+    Where a logit is not finite, class and probability are None and radii are 0.
     """
+    require(sigma is None or sigma > 0, f"--sigma: expected a positive number, got {sigma}")
+    require(
+        not noise_samples or sigma is not None, "--noise-samples: expected --sigma beside it, got none; name the noise"
+    )
     model = network.load().to(accelerator(device).device)
-    size = network.size or model.spec.size or usual_size(files[0])
-    pixels = [torch.from_numpy(read_image(file, size, channels=model.spec.channels)) for file in files]
-    images = torch.stack(pixels).to(torch.float32) / 255
-    on_device = images.to(device_of(model))
-    count = count_classes(model, on_device)
-    with torch.inference_mode():
-        probabilities = model(on_device).softmax(1).cpu()
+    calibration = read_calibration(network.source, model)
+    known_size, channels, chosen = network.size or model.spec.size, model.spec.channels, seed
+    if chosen is None:
+        chosen = secrets.randbits(48)
+    rows: list[dict[str, Any]] = []
+    for size, same in groupby(files, lambda file: known_size or usual_size(file)):
+        shape = (channels, *height_and_width(size))
+        classes = checked_classes(model, shape)
+        sampler = None
+        if noise_samples and sigma is not None:
+            examples = _noisy_grey(shape, sigma, device_of(model))
+            fast = for_inference(model, examples)
+            sampler = Sampler(fast, sigma=sigma, classes=classes, seed=chosen, batch_size=batch_size)
+        together = images_of_a_pass(device_of(model), math.prod(shape)) or CHUNK
+        of_this_size = list(same)
+        for first in range(0, len(of_this_size), together):
+            some = of_this_size[first : first + together]
+            pixels = np.stack([read_image(file, size, channels=channels) for file in some])
+            images = as_unit_interval(torch.from_numpy(pixels))
+            with torch.inference_mode():
+                probabilities = probabilities_of(model(images.to(device_of(model))))
+            new = _one_pass_rows(some, probabilities, sigma, calibration)
+            if sampler is not None:
+                _predict_average(new, images, sampler, noise_samples, alpha)
+            rows += new
+    return rows
+
+
+def _one_pass_rows(
+    files: Sequence[Path], probabilities: Tensor, sigma: float | None, calibration: Calibration | None
+) -> list[dict[str, Any]]:
+    """What one pass says of these files."""
     rows: list[dict[str, Any]] = []
     for file, row in zip(files, probabilities, strict=True):
-        rows.append(
-            {"image": str(file), "class": int(row.argmax()), "probability": float(row.max()), "subject": "network"}
-        )
+        found = one_pass_class(row)
+        probability = None if found is None else float(row[found])
+        rows.append({"image": str(file), "class": found, "probability": probability, "subject": "network"})
     if sigma is not None:
-        require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
         for facts, radius in zip(rows, l_bound(probabilities, sigma=sigma), strict=True):
             facts |= {"l_bound": round_down(float(radius), 4), "basis": L_BOUND_BASIS}
-    calibration = read_calibration(network.source, model)
     if calibration is not None:
         for facts, radius in zip(rows, calibration.radius(probabilities), strict=True):
             facts |= {"one_pass_radius": round_down(float(radius), 4), "one_pass_basis": calibration.basis}
-    if noise_samples:
-        require(sigma is not None, "--noise-samples: expected --sigma beside it, got none; name the noise")
-        assert sigma is not None
-        fast = for_inference(model, on_device[:CHUNK])
-        chosen = secrets.randbits(48) if seed is None else seed
-        sampler = Sampler(fast, sigma=sigma, classes=count, seed=chosen, batch_size=batch_size)
-        jobs = (Job(i, image, drawing("prediction", noise_samples)) for i, image in enumerate(images))
-        for job, tally in sampler.run(jobs):
-            found, abstain = predict_from_counts(tally.counts[None], alpha=alpha)
-            rows[job.index]["average_class"] = None if abstain[0] else int(found[0])
-            rows[job.index]["seed"] = chosen
-            rows[job.index]["average_basis"] = f"statistical, 1-alpha={1 - alpha:.10g}"
     return rows
+
+
+def _predict_average(
+    rows: list[dict[str, Any]], images: Tensor, sampler: Sampler, noise_samples: int, alpha: float
+) -> None:
+    """Add the class of the average to ``rows``; None where it abstains, or the image has none in one pass.
+
+    The noise of an image depends on its pixels and the seed alone.
+    """
+    rows_of = defaultdict[int, list[dict[str, Any]]](list)
+    jobs = dict[int, Job[Tally]]()
+    for row, image in zip(rows, images, strict=True):
+        row |= {"average_class": None, "seed": sampler.seed, "average_basis": f"statistical, 1-alpha={1 - alpha:.10g}"}
+        if row["class"] is None:
+            continue
+        index = int(sha256(image.numpy().tobytes())[:12], 16)
+        rows_of[index].append(row)
+        jobs[index] = Job(index, image, drawing("prediction", noise_samples))
+    for job, tally in sampler.run(jobs.values()):
+        found, abstain = predict_from_counts(tally.counts[None], alpha=alpha)
+        for row in rows_of[job.index]:
+            row["average_class"] = None if abstain[0] else int(found[0])
+
+
+def _noisy_grey(shape: tuple[int, int, int], sigma: float, device: torch.device) -> Tensor:
+    """Fixed noisy copies of a grey image, on which the faster form of a network is compared with it."""
+    count = images_of_a_pass(device, math.prod(shape)) or CHUNK
+    return (0.5 + sigma * torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))).to(device)
