@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from heatsmooth import InputError
 from heatsmooth.data import ImageSet
 from heatsmooth.models import load_state, model_hash
+from heatsmooth.progress import Progress, silent
 from heatsmooth.training import Batch, LoaderFeed, Plan, fit, smooth
 from heatsmooth.training.loop import STATE_FILE, accelerator
 from tests.conftest import Linear
@@ -178,6 +180,66 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(tmp_path:
     tensors, at = load_state(tmp_path / STATE_FILE)
     assert (at["stage"], at["step"]) == (0, 7)
     assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+
+
+class SpoiledAt:
+    """An objective whose gradient, but not its loss, is NaN at the given step, as often as ``times`` says."""
+
+    def __init__(self, step: int, times: int = 1) -> None:
+        self.step, self.times = step, times
+
+    def __call__(self, student: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        loss = student(batch.images).square().mean()
+        if round(10 * batch.epoch) == self.step and self.times:
+            self.times -= 1
+            loss.register_hook(lambda gradient: gradient * torch.nan)
+        return {"loss": loss}
+
+
+def fitted(objective: SpoiledAt, out: Path | None, progress: Progress = silent, seconds: float = 0) -> nn.Module:
+    torch.manual_seed(0)
+    student = Linear(torch.randn(5, 16))
+    images = [torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
+    feed, processes = LoaderFeed(images, 0), accelerator("cpu")
+    settings: dict[str, Any] = {"out": out, "progress": progress, "checkpoint_seconds": seconds}
+    fit(student, objective, feed, Plan(), accelerator=processes, **settings)
+    return student
+
+
+def test_weights_that_end_not_finite_are_an_error_and_the_run_goes_on_from_the_last_good_state(tmp_path: Path) -> None:
+    """A NaN gradient in the last step: no later loss tells of it."""
+    spoiled, said = SpoiledAt(9), []
+    with pytest.raises(
+        InputError, match=r"finite weights after step 10, .* after step 9, .*state\.safetensors"
+    ) as told:
+        fitted(spoiled, tmp_path)
+    assert "\n" not in str(told.value)
+    assert str(tmp_path / STATE_FILE) in str(told.value)
+    tensors, at = load_state(tmp_path / STATE_FILE)
+    assert (at["stage"], at["step"]) == (0, 9)
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    found = fitted(spoiled, tmp_path, progress=lambda *words: said.append(words))
+    assert said[0] == ("training", 9, 10, "continued after step 9")
+    assert model_hash(found) == model_hash(fitted(SpoiledAt(99), None))
+
+
+def test_weights_that_end_not_finite_are_an_error_without_a_checkpoint_too(tmp_path: Path) -> None:
+    for out in (None, tmp_path):
+        with pytest.raises(InputError, match=r"finite weights after step 10, got NaN or infinity in .*; lower --lr"):
+            fitted(SpoiledAt(9), out, seconds=1000)
+    assert not (tmp_path / STATE_FILE).exists()
+
+
+def test_smooth_never_returns_an_older_state_as_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoiled = SpoiledAt(9)
+    monkeypatch.setattr(
+        "heatsmooth.training.methods.heat_smoothing", lambda student, batch, **_: spoiled(student, batch)
+    )
+    images = [torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
+    for out in (tmp_path, None):
+        spoiled.times = 1
+        with pytest.raises(InputError, match="expected finite weights after step 10"):
+            smooth(Linear(torch.randn(5, 16)), images, sigma=0.25, device="cpu", out=out, checkpoint_seconds=0)
 
 
 def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_memory_does_not_grow_with_the_number_of_files(in_tmp: Path, monkeypatch
         """An image that can be counted."""
 
         __hash__ = object.__hash__  # type: ignore[assignment]
-        __eq__ = object.__eq__  # type: ignore[assignment]
+        __eq__ = object.__eq__
 
     def read(*_: object, **__: object) -> np.ndarray:
         nonlocal most
@@ -115,7 +115,7 @@ def test_memory_does_not_grow_with_the_number_of_files(in_tmp: Path, monkeypatch
 
     monkeypatch.setattr(certify, "read_image", read)
     monkeypatch.setattr(certify, "usual_size", lambda _: 28)
-    with torch.nn.modules.module.register_module_forward_pre_hook(count):  # type: ignore[arg-type]
+    with torch.nn.modules.module.register_module_forward_pre_hook(count):
         rows = predict_images(network=Network(in_tmp), files=[Path(str(i)) for i in range(4 * CHUNK + 1)], sigma=0.25)
     assert len(rows) == 4 * CHUNK + 1
     assert largest == CHUNK

@@ -125,7 +125,8 @@ def fit(
     """Train ``student`` in place and leave it in evaluation mode.
 
     With ``out``: metrics go to ``metrics.jsonl``, the state to ``state.safetensors`` every ``checkpoint_seconds``,
-    and training continues from the state there if it is of the same ``stage``.
+    and training continues from the state there if it is of the same ``stage``. Weights that are not finite are never
+    saved nor left in ``student`` as a result: they are an error, at the next checkpoint or at the end.
     """
     place = Place(accelerator.device, accelerator.process_index, accelerator.num_processes)
     student.to(place.device)
@@ -140,6 +141,8 @@ def fit(
     first, recent = (0, {}) if out is None else _continue_from(out / STATE_FILE, stage, student, optimizer)
     trained = accelerator.prepare_model(student) if place.world > 1 else student
     steps = plan.epochs * feed.steps_per_epoch
+    if first > 0:
+        progress(what, first, steps, f"continued after step {first}")
     saved = started = time.monotonic()
     with _asked_to_stop() as stop_asked, _metrics(out, stage, first, accelerator) as metrics:
         before = stage * steps
@@ -163,10 +166,12 @@ def fit(
                     metrics.append(facts | means | {"images_per_second": round(speed, 1)})
             stopping = bool(stop_asked)
             if out is not None and accelerator.is_main_process and (stopping or now - saved >= checkpoint_seconds):
+                _require_finite(student, optimizer, done, out)
                 _save_state(out / STATE_FILE, stage, done, student, optimizer, recent)
                 saved = time.monotonic()
             if stopping and done < steps:
                 raise KeyboardInterrupt
+    _require_finite(student, optimizer, steps, out)
     if out is not None and accelerator.is_main_process:
         _save_state(out / STATE_FILE, stage + 1, 0, student, optimizer, {})
     accelerator.wait_for_everyone()
@@ -233,12 +238,30 @@ def _save_state(
     recent: dict[str, list[float]],
 ) -> None:
     """Write all that the steps from ``step`` on depend on; ``recent``: the terms not yet in the metrics."""
+    facts = {"stage": stage, "step": step, "recent": recent}
+    write_atomically(path, serialise(_state_of(student, optimizer), facts))
+
+
+def _state_of(student: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All tensors of both, by name."""
     tensors = {f"student.{name}": tensor for name, tensor in student.state_dict().items()}
-    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        return
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items() if isinstance(value, Tensor)}
-    write_atomically(path, serialise(tensors, {"stage": stage, "step": step, "recent": recent}))
+    return tensors
+
+
+def _require_finite(student: nn.Module, optimizer: torch.optim.Optimizer, done: int, out: Path | None) -> None:
+    """Refuse weights that are not finite after ``done`` steps; the message names the last good checkpoint."""
+    state = _state_of(student, optimizer)
+    wrong = next((name for name, tensor in state.items() if not bool(tensor.isfinite().all())), None)
+    if wrong is None:
+        return
+    remedy = "lower --lr, or check images and weights"
+    if out is not None and (out / STATE_FILE).exists():
+        last = load_state(out / STATE_FILE)[1]["step"]
+        remedy = f"{remedy}, in another --out; or repeat the command to continue after step {last}, the last good state"
+        remedy = f"{remedy}, in {out / STATE_FILE}"
+    raise InputError(f"expected finite weights after step {done}, got NaN or infinity in {wrong}; {remedy}")
 
 
 def finished_stages(out: Path) -> int:
