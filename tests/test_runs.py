@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import platform
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heatsmooth import InputError
-from heatsmooth.runs import Records, Run, provenance, read_records, write_atomically
+from heatsmooth.runs import Records, Run, provenance, read_records, write_atomically, write_json
 
 
 def test_a_run_is_continued_with_its_settings_and_refused_with_others(tmp_path: Path) -> None:
@@ -98,6 +99,58 @@ def test_what_a_kill_left_behind_is_removed_and_what_shards_write_is_not(tmp_pat
     assert (tmp_path / ".state.safetensors.1.part").exists()
     Run(tmp_path, "certify", {}).close()
     assert not (tmp_path / ".state.safetensors.1.part").exists()
+
+
+def test_the_whole_and_a_part_of_a_run_exclude_each_other(tmp_path: Path) -> None:
+    first, second = (Run(tmp_path, "certify", {}, part=f"-{i}-of-2") for i in (1, 2))
+    for part in ("", "-1-of-2"):
+        with pytest.raises(InputError, match="expected no other process here, got one at work"):
+            Run(tmp_path, "certify", {}, part=part)
+    first.close()
+    with pytest.raises(InputError, match="expected no other process here, got one at work"):
+        Run(tmp_path, "certify", {})
+    second.close()
+    with Run(tmp_path, "certify", {}), pytest.raises(InputError, match="expected no other process here"):
+        Run(tmp_path, "certify", {}, part="-1-of-2")
+    Run(tmp_path, "certify", {}, part="-1-of-2").close()
+
+
+def test_what_another_process_is_writing_is_never_removed(tmp_path: Path) -> None:
+    """Of this machine by its process, of another one by its age; what dead processes left goes."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    writing, elsewhere = (tmp_path / f".gallery.npz.{name}.part" for name in (f"{platform.node()}-1", "far.away-77"))
+    torn, old = (tmp_path / f".m.jsonl.{name}.part" for name in (f"{platform.node()}-{dead.pid}", "far.away-78"))
+    for file in (writing, elsewhere, torn, old):
+        file.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    Run(tmp_path, "certify", {}).close()
+    assert [file.exists() for file in (writing, elsewhere, torn, old)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("part", ["", "-1-of-2"])
+def test_a_file_system_without_locks_is_told_as_such(
+    code: int, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(InputError, match=r"expected a file system with file locks, got .*; name an --out on a local"):
+        Run(tmp_path, "certify", {}, part=part)
+
+
+def test_numbers_that_json_has_not_are_never_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected finite numbers to record, got plan lr inf; "):
+        Run(tmp_path, "certify", {"plan": {"lr": float("inf")}})
+    with Run(tmp_path, "certify", {}) as run, pytest.raises(InputError, match="got summary nan"):
+        run.update(summary=(1, float("nan")))
+    with Records(tmp_path / "r.jsonl") as records, pytest.raises(InputError, match="got loss -inf"):
+        records.append({"loss": -float("inf")})
+    assert read_records(tmp_path / "r.jsonl") == []
+    with pytest.raises(InputError, match="expected finite numbers"):
+        write_json(tmp_path / "a.json", [{"x": float("nan")}])
 
 
 def test_names_that_are_not_utf8_are_kept(tmp_path: Path) -> None:

@@ -4,17 +4,17 @@
 or seed in the same directory is refused. Files are replaced atomically or appended with fsync.
 """
 
-import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from heatsmooth.errors import InputError
 from heatsmooth.identity import first_difference
+from heatsmooth.locks import DirectoryLock, is_abandoned
 
 VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors")
 
@@ -37,8 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise InputError(f"{path}: expected a file to write, got a directory or device; name another")
     begun = f".{path.name}.{platform.node()}-"
     for torn in path.parent.glob(f"{glob.escape(begun)}*.part"):
-        process = torn.name.removeprefix(begun).removesuffix(".part")
-        if process.isdecimal() and not _is_alive(int(process)):
+        if is_abandoned(torn):
             with suppress(OSError):
                 torn.unlink()
     part = path.with_name(f"{begun}{os.getpid()}.part")
@@ -57,19 +57,28 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-def _is_alive(process: int) -> bool:
-    """Whether there is a process of that number on this machine."""
-    try:
-        with suppress(PermissionError):  # of another user
-            os.kill(process, 0)
-    except (OverflowError, ProcessLookupError):
-        return False
-    return True
-
-
 def write_json(path: Path, value: Any) -> None:
     """Replace ``path`` atomically by readable JSON."""
-    write_atomically(path, _encoded(json.dumps(value, indent=2, ensure_ascii=False) + "\n"))
+    write_atomically(path, _encoded(_json(value, indent=2) + "\n"))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON, which has neither NaN nor infinity: such numbers are an error that names them."""
+    if wrong := next(_not_finite(value), None):
+        raise InputError(f"expected finite numbers to record, got {wrong}; give another number")
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _not_finite(value: Any, where: str = "") -> Iterator[str]:
+    """The numbers in nested JSON that are not finite, each after the keys that lead to it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{where}{value}"
+    elif isinstance(value, Mapping):
+        for key, held in value.items():
+            yield from _not_finite(held, f"{where}{key} ")
+    elif isinstance(value, list | tuple):
+        for held in value:
+            yield from _not_finite(held, where)
 
 
 def _encoded(text: str) -> bytes:
@@ -109,8 +118,7 @@ CHECK = "check"
 
 def _line(record: Mapping[str, Any]) -> bytes:
     """A record as a line of JSON, with the CRC-32 of all before it."""
-    text = json.dumps(record, ensure_ascii=False)
-    return _encoded(json.dumps({**record, CHECK: _crc(text)}, ensure_ascii=False) + "\n")
+    return _encoded(_json({**record, CHECK: _crc(_json(record))}) + "\n")
 
 
 def _crc(text: str) -> str:
@@ -229,7 +237,8 @@ class Run:
     """One run directory, held by one process at a time.
 
     ``settings`` is everything the result depends on. A directory that holds a run with other settings is
-    refused, one with the same settings is continued. Several processes may each hold a ``part`` of the same run.
+    refused, one with the same settings is continued. Several processes may each hold a ``part`` of the same run;
+    while one does, none holds the whole.
     """
 
     def __init__(
@@ -245,21 +254,14 @@ class Run:
         self.file = path / f"run{part}.json"
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / f".lock{part}").open("a")
         except OSError as error:
             raise InputError(
                 f"--out {path}: expected a writable directory, got {error.strerror}; name another one"
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise InputError(
-                f"{path}: expected no other process here, got one at work; wait for it or name another --out"
-            ) from None
+        self._lock = DirectoryLock(path, part)
         try:
             self._remove_torn_files(part)
-            self.info = self._begun_or_continued(command, json.loads(json.dumps(settings)), arguments)
+            self.info = self._begun_or_continued(command, json.loads(_json(settings)), arguments)
         except BaseException:
             self.close()
             raise
@@ -267,8 +269,9 @@ class Run:
 
     def _remove_torn_files(self, part: str) -> None:
         """Remove what a kill amid ``write_atomically`` left behind: of a part, that of its ``run.json`` alone."""
-        for torn in self.path.glob(f".run{part}.json.*.part" if part else ".*.part"):
-            torn.unlink(missing_ok=True)
+        for file in self.path.glob(f".run{part}.json.*.part" if part else ".*.part"):
+            if is_abandoned(file):
+                file.unlink(missing_ok=True)
 
     def _begun_or_continued(
         self, command: str, settings: dict[str, Any], arguments: list[str] | None
