@@ -11,6 +11,7 @@ from heatsmooth.auditing import audit, verdict
 from heatsmooth.cli import run
 from heatsmooth.data import ImageSet
 from heatsmooth.models import save
+from heatsmooth.report import build_report
 from tests.conftest import tiny_classifier
 
 SIGMA = 0.25
@@ -84,6 +85,27 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((tmp_path / "out/audit.json").read_text())["verdict"] == found["verdict"]
     assert run([*words.split(), "--steps", "0"]) == 2
     assert "expected" in capsys.readouterr().err
+
+
+def refuse_constant(name: str) -> None:
+    pytest.fail(f"{name} is not JSON")
+
+
+def test_one_image_has_no_interval_and_the_file_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tiny_classifier(), tmp_path / "m.safetensors")
+    words = f"audit --data fashion-mini --from {tmp_path}/m.safetensors --sigma 0.25 --images 1 --n 100 --steps 3"
+    words += f" --noise-samples 4 --device cpu --quiet --out {tmp_path}/out"
+    assert run(words.split()) == 0
+    assert " [–]" in capsys.readouterr().out
+    file = tmp_path / "out/audit.json"
+    found = json.loads(file.read_text(), parse_constant=refuse_constant)
+    assert found["approximation"]["self"]["interval"] is None
+    build_report([tmp_path / "out"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"{found['approximation']['self']['mean']:.3f}</" in page
+    file.write_text(file.read_text().replace('"interval": null', '"interval": [-Infinity, Infinity]'))
+    assert run(words.split()) == 0, "an older file"
+    assert " [–]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -213,13 +213,13 @@ def _drawing(stream: str, count: int) -> Procedure[Tally]:
 
 
 def _distances(one_pass: NDArray[np.float64], average: NDArray[np.float64]) -> dict[str, Any]:
-    """L2 distance of probabilities, over images: mean with its interval, median, largest."""
+    """L2 distance of probabilities, over images: mean with its interval (None of one image), median, largest."""
     apart = np.linalg.norm(one_pass - average, axis=1)
-    error = 1.96 * float(apart.std(ddof=1)) / np.sqrt(len(apart)) if len(apart) > 1 else float("inf")
     mean = float(apart.mean())
+    error = 1.96 * float(apart.std(ddof=1)) / np.sqrt(len(apart)) if len(apart) > 1 else None
     return {
         "mean": mean,
-        "interval": [mean - error, mean + error],
+        "interval": None if error is None else [mean - error, mean + error],
         "median": float(np.median(apart)),
         "largest": float(apart.max()),
     }

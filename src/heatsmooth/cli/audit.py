@@ -1,5 +1,6 @@
 """``heatsmooth audit``."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,16 +87,17 @@ def _rows(found: dict[str, Any]) -> list[dict[str, str]]:
     for name, distance in found["approximation"].items():
         if distance is not None:
             whom = "its own average" if name == "self" else "the teacher's average"
-            low, high = distance["interval"]
-            shown.append(
-                {
-                    "finding": f"distance to {whom}",
-                    "images": "",
-                    "value": f"{distance['mean']:.3f} [{low:.3f}, {high:.3f}]",
-                }
-            )
+            value = f"{distance['mean']:.3f} [{_interval(distance['interval'])}]"
+            shown.append({"finding": f"distance to {whom}", "images": "", "value": value})
     survived = f"share of the radius that {survives['share']:.0%} survive (empirical)"
     shown.append({"finding": survived, "images": str(survives["images"]), "value": f"{survives['fraction']:.3f}"})
     slope = found["lipschitz"]
     shown.append({"finding": "steepest slope / assumed by the L-bound", "images": "", "value": f"{slope['ratio']:.2f}"})
     return shown
+
+
+def _interval(ends: list[float] | None) -> str:
+    """Both ends, or a dash: one image has none, and older files say infinity."""
+    if ends is None or not all(map(math.isfinite, ends)):
+        return "–"
+    return f"{ends[0]:.3f}, {ends[1]:.3f}"
