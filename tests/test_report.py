@@ -1,9 +1,13 @@
 """The report: from files alone, complete, honest about what it could not read, and safe against what it reads."""
 
+import io
 import json
 import re
 import subprocess
 import sys
+import tracemalloc
+import zipfile
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -520,6 +524,77 @@ def test_conformal_radii_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert "Median radius (average, in one pass · conformal, 1−ε−α)" in table
     assert "| 0.25 | 0.05 | 0.001 | 4 | 75.0\u00a0% | 0.2000 | 0.2500 | 0.5999 | 0.500 | 0.250 | 0.2500 |" in table
     assert "conformal" not in (tmp_path / "tables/certified-radii.md").read_text()
+
+
+def _npy(shape: tuple[int, ...], content: bytes, descr: str = "|u1") -> bytes:
+    """An array of numpy's format that declares ``shape``, whatever it holds."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    return header.getvalue() + content
+
+
+GALLERIES: dict[str, Callable[[zipfile.ZipFile], None]] = {
+    "huge-images": lambda archive: archive.writestr("clean.npy", _npy((10**6, 10**4, 10**4, 3), b"short")),
+    "huge-facts": lambda archive: archive.writestr("distance.npy", _npy((10**14,), b"", "<f8")),
+    "empty-type": lambda archive: archive.writestr("label.npy", _npy((10**17,), b"", "|S0")),
+    "negative": lambda archive: archive.writestr("clean.npy", _npy((-4, 8, 8, 3), b"short")),
+    "bomb": lambda archive: archive.writestr("clean.npy", _npy((200, 100, 100, 1), bytes(2 * 10**6))),
+    "cut": lambda archive: archive.writestr("clean.npy", _npy((4, 8, 8, 3), b"short")),
+    "header": lambda archive: archive.writestr("clean.npy", b"\x93NUMPY\x03\x00rest"),
+    "squeezed": lambda archive: archive.writestr("clean.npy", b"x", zipfile.ZIP_BZIP2),
+}
+
+
+def test_no_gallery_takes_memory_it_only_declares_or_stops_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heatsmooth.report.sources.GALLERY_BYTES", 10**6, raising=False)
+    for name, write in GALLERIES.items():
+        attack = write_attack(tmp_path / f"runs/{name}", "m", "ddn", images=9, middle=1.0, gallery=True)
+        with zipfile.ZipFile(attack / "gallery.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.NameToInfo.clear()  # no warning of a second array of that name
+            write(archive)
+    bare = write_attack(tmp_path / "runs/bare", "m", "ddn", images=9, middle=1.0)
+    (bare / "gallery.npz").write_bytes(_npy((10**6, 10**4, 10**4, 3), b"short"))
+    flipped = write_attack(tmp_path / "runs/flipped", "m", "ddn", images=9, middle=1.0, gallery=True)
+    content = bytearray((flipped / "gallery.npz").read_bytes())
+    content[60:160] = bytes(100)
+    (flipped / "gallery.npz").write_bytes(content)
+    write_attack(tmp_path / "runs/good", "m", "ddn", images=9, middle=1.0, gallery=True)
+    tracemalloc.start()
+    summary = build_report([tmp_path / "runs"], tmp_path / "report.html")
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+    assert {entry["name"] for entry in summary["skipped"]} == {*GALLERIES, "bare", "flipped"}
+    assert summary["attacks"] == len(GALLERIES) + 3
+    assert "gallery" in summary["sections"]
+
+
+def test_what_lacks_memory_is_skipped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_attack(tmp_path / "runs/large", "m", "ddn", images=9, middle=1.0, gallery=True)
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("heatsmooth.report.sources._arrays", fail)
+    summary = build_report([tmp_path / "runs"], tmp_path / "report.html")
+    assert [entry["name"] for entry in summary["skipped"]] == ["large"]
+
+
+def test_radii_and_noise_beyond_all_images_are_skipped(tmp_path: Path) -> None:
+    write_certificates(tmp_path / "good", "m", images=9, level=1.0)
+    for name in ("far", "loud"):
+        write_certificates(tmp_path / name, "m", images=9, level=1.0)
+    file = tmp_path / "far/certificates.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[0] |= {"radius": 9e15, "abstain": False}
+    write_lines(file, rows)
+    info = json.loads((tmp_path / "loud/run.json").read_text())
+    info["settings"]["certificate"]["sigma"] = 1e300
+    (tmp_path / "loud/run.json").write_text(json.dumps(info))
+    summary = build_report([tmp_path], tmp_path / "report.html")
+    assert {entry["name"] for entry in summary["skipped"]} == {"far", "loud"}
+    assert summary["certifications"] == 1
 
 
 def test_large_galleries_stay_small(tmp_path: Path) -> None:

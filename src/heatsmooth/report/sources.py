@@ -1,12 +1,15 @@
 """Run directories and logs read into a ``Collection``. No model is needed, and no input stops another."""
 
+import math
+import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import IO, Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from heatsmooth.certification.bounds import (
@@ -50,10 +53,16 @@ UNREADABLE = (
     ArithmeticError,
     OSError,
     EOFError,
-    RecursionError,
+    RuntimeError,
+    MemoryError,
     BadZipFile,
+    zlib.error,
 )
 """What reading a file that is not what it seems may raise."""
+GALLERY_BYTES = 128 * 2**20
+"""The most that the arrays of a gallery may need in memory."""
+FARTHEST = 1e6
+"""No σ or radius, L2 in [0, 1] pixels, is larger: that would be the whole diagonal of 10¹² numbers."""
 CURVES = ("loss", "distance", "penalty")
 
 
@@ -143,6 +152,7 @@ def _certification(run: Run) -> Certification:
     clean = np.array([int(record["clean_class"]) for record in records])
     counts = np.array([record["counts"] for record in records], dtype=np.float64)
     sigma, top_k = number(settings, "sigma"), int(number(settings, "top_k") or 1)
+    require(sigma is None or 0 < sigma <= FARTHEST, f"{run.path}: expected σ up to {FARTHEST:g}, got {sigma}")
     probabilities = np.array([record["clean_probabilities"] for record in records], dtype=np.float64)
     return Certification(
         run.name,
@@ -191,8 +201,8 @@ def _calibrated(run: Run) -> Certification:
 def _radii(path: Path, radii: Iterable[Any], abstained: Flags) -> Floats:
     """Radii, 0 where abstained: nothing is claimed there."""
     found = np.array(list(radii), dtype=np.float64)
-    good = bool(((found >= 0) & (found < np.inf)).all())
-    require(good, f"{path}: expected radii of 0 or more, got others; certify those images again")
+    good = bool(((found >= 0) & (found <= FARTHEST)).all())
+    require(good, f"{path}: expected radii from 0 to {FARTHEST:g}, got others; certify those images again")
     return np.where(abstained, 0.0, found)
 
 
@@ -256,8 +266,7 @@ def _attack(run: Run) -> Attack:
 
 def _read_gallery(place: Place, collection: Collection) -> None:
     run = read_run(place)
-    with (run.path / "gallery.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        held = {key: archive[key] for key in archive.files}
+    held = _arrays(run.path / "gallery.npz")
     images = {key: held[key] for key in GALLERY if key in held}
     require(bool(images), "gallery.npz: expected images, got none; repeat the attack command")
     count = len(next(iter(images.values())))
@@ -266,6 +275,38 @@ def _read_gallery(place: Place, collection: Collection) -> None:
         require(good, f"gallery.npz: expected {key} as uint8 (images, height, width, channels), got {pixels.shape}")
     facts = {key: value for key, value in held.items() if key not in GALLERY and value.shape == (count,)}
     collection.galleries.append(Gallery(run.name, _model(run), images, facts))
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a .npz file by name; what they declare to need is checked before any memory is taken."""
+    with ZipFile(path) as archive:
+        members = archive.infolist()
+        size = sum(member.file_size for member in members)
+        require(size <= GALLERY_BYTES, f"{path.name}: expected at most {GALLERY_BYTES:,} bytes of arrays, got {size:,}")
+        held = {}
+        for member in members:
+            plain = member.compress_type in (ZIP_STORED, ZIP_DEFLATED)
+            require(plain, f"{path.name}: expected plain or deflated arrays, got {member.compress_type}")
+            with archive.open(member) as file:
+                shape, dtype = _declared(file)
+            needed = math.prod(shape) * max(1, dtype.itemsize)
+            name = member.filename.removesuffix(".npy")
+            require(
+                0 <= needed <= member.file_size,
+                f"{path.name}: expected {name} of {member.file_size:,} bytes, got one that declares {needed:,}",
+            )
+            with archive.open(member) as file:
+                held[name] = npy.read_array(file, allow_pickle=False)
+    return held
+
+
+def _declared(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array of numpy's format, from its header alone."""
+    version = npy.read_magic(file)
+    require(version in ((1, 0), (2, 0)), f"expected an array of numpy's format 1 or 2, got {version}")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
 
 
 def _read_timing(place: Place, collection: Collection) -> None:
