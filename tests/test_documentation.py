@@ -1,14 +1,21 @@
 """Every command and snippet of the README and of docs/ is run, page by page, as a newcomer would."""
 
+import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from heatsmooth.models import load_state, save
+from heatsmooth.records import read_certificates
+from tests.conftest import tiny_classifier
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,6 +26,9 @@ SHOWN = {"text"}
 
 PREPARED = {"deploy", "peers", "serve"}
 """Pages that need a network or files of yours: tests of their own make these, and run every command and snippet."""
+
+LAUNCHERS = ("torchrun ", "accelerate launch ")
+"""Lines that start several processes: a test of their own runs them, and compares the result with one process's."""
 
 SMALLER = {
     "--data cifar10 ": "--data fashion-mini ",
@@ -41,6 +51,8 @@ STUBS = {
     "git": "exit 0",
     "heatsmooth": f'exec "{sys.executable}" -m heatsmooth "$@"',
     "python": f'exec "{sys.executable}" "$@"',
+    "torchrun": f'exec "{sys.executable}" -m torch.distributed.run --master-port "$PORT" "$@"',
+    "accelerate": f'shift; exec "{sys.executable}" -m accelerate.commands.launch --main_process_port "$PORT" "$@"',
 }
 """``make`` checks that its targets exist (the tests run inside one of them); installing is what set this up."""
 
@@ -55,26 +67,41 @@ def smaller(command: str) -> str:
     return command
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in PREPARED], ids=lambda page: page.stem)
-def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
+def launched(text: str) -> list[str]:
+    """The lines that start several processes."""
+    return [line for line in text.splitlines() if line.startswith(LAUNCHERS)]
+
+
+def prepared_environment(tmp_path: Path) -> dict[str, str]:
+    """Where commands find what ``STUBS`` replace, and launchers a port that is free."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
     for name, body in STUBS.items():
         (binaries / name).write_text(f"#!/bin/sh\n{body}\n")
         (binaries / name).chmod(0o755 | stat.S_IEXEC)
-    for folder in ("examples", "docs"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    (tmp_path / "snippet.py").write_text((ROOT / "examples/yours.py").read_text())
-    environment = os.environ | {
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    return os.environ | {
         "PATH": f"{binaries}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}",
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "120",
+        "PORT": port,
     }
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in PREPARED], ids=lambda page: page.stem)
+def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
+    environment = prepared_environment(tmp_path)
+    for folder in ("examples", "docs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "snippet.py").write_text((ROOT / "examples/yours.py").read_text())
     script = []
     for number, (language, text) in enumerate(blocks(page)):
         if language == "sh":
-            script.append(smaller(text.replace("\n", " \n")).replace("\nEND \n", "\nEND\n"))
+            alone = [line for line in text.splitlines() if line not in launched(text)]
+            script.append(smaller(" \n".join([*alone, ""])).replace("\nEND \n", "\nEND\n"))
         elif language == "python":
             file = tmp_path / f"block{number}.py"
             file.write_text(f"from snippet import *\n{text}")
@@ -85,6 +112,47 @@ def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
     )
     assert "here-document" not in done.stderr, "a here-document must end with a line END, or swallows what follows"
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+LAUNCHED = [line for page in PAGES for _, text in blocks(page) for line in launched(text)]
+
+
+def test_launchers_are_documented_for_smooth_and_certify() -> None:
+    for command in ("smooth", "certify"):
+        assert any(f"heatsmooth {command} " in line for line in LAUNCHED)
+    assert all(any(line.startswith(launcher) for line in LAUNCHED) for launcher in LAUNCHERS)
+
+
+@pytest.mark.parametrize(
+    "line", LAUNCHED, ids=lambda line: f"{line.split()[0]} {line.split('heatsmooth ')[1].split()[0]}"
+)
+def test_several_processes_give_what_one_gives(line: str, tmp_path: Path) -> None:
+    """As documented, word for word, without ``--device``: on a machine without a GPU the processes find each other."""
+    for name in ("baseline", "smoothed"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        save(tiny_classifier(), tmp_path / "runs" / name / "model.safetensors")
+    several = tmp_path / line.split("--out ")[1]
+    alone = several.with_name("alone")
+    single = line[line.index("heatsmooth ") :].replace(several.name, alone.name)
+    environment = prepared_environment(tmp_path)
+    for command in (line, single):
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr[-4000:]}"
+    runs = [json.loads(path.read_text()) for path in several.glob("run*.json")]
+    assert {run["processes"] for run in runs} == {2}
+    if " certify " in line:
+        assert len(runs) == 2
+        counts = [{r["index"]: r["counts"] for r in read_certificates(run)} for run in (several, alone)]
+        assert counts[0] == counts[1]
+        assert len(counts[0]) == 8
+    else:
+        found, expected = (load_state(run / "model.safetensors")[0] for run in (several, alone))
+        before = load_state(tmp_path / "runs/baseline/model.safetensors")[0]
+        for name, weights in expected.items():
+            torch.testing.assert_close(found[name], weights, rtol=1e-4, atol=1e-5)
+        assert any(not torch.allclose(expected[name], before[name], rtol=1e-3, atol=1e-3) for name in expected)
 
 
 @pytest.mark.parametrize("name", sorted(PREPARED))

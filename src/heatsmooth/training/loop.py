@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -34,6 +35,8 @@ Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
 
 STATE_FILE = "state.safetensors"
 METRICS_FILE = "metrics.jsonl"
+PATIENCE = timedelta(days=7)
+"""How long processes wait for each other; the launcher ends all of them when one fails."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +97,28 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def accelerator(device: str | None = None) -> Accelerator:
-    """The processes this one belongs to: alone, or as ``accelerate launch`` or ``torchrun`` set it up."""
+    """The processes this one belongs to: alone, or as ``accelerate launch`` or ``torchrun`` set it up.
+
+    Launched processes without a GPU compute on the CPU and still belong together. A process waits for the others as
+    long as it takes: shares of a certification may differ by hours.
+    """
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     require(
         precision in ("", "no"),
         f"expected --mixed_precision no, got {precision}; finite differences and class counts are float32",
     )
+    launched = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
+    on_cpu = device == "cpu" or (launched > 1 and not torch.accelerator.is_available())
+    patient = InitProcessGroupKwargs(timeout=PATIENCE)
     buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
-    found = Accelerator(cpu=device == "cpu", kwargs_handlers=[buffers])
-    kind = found.device.type
+    processes = Accelerator(cpu=on_cpu, kwargs_handlers=[buffers, patient])
+    kind = processes.device.type
     require(device in (None, kind), f"--device: expected {kind} on this machine, got {device}; leave it out")
-    return found
+    require(
+        processes.num_processes == launched,
+        f"expected {launched} processes that know of each other, got one alone on {kind}; add --device cpu",
+    )
+    return processes
 
 
 def fit(
@@ -211,7 +225,8 @@ def _set_modes(student: nn.Module, plan: Plan, place: Place) -> None:
     elif place.world > 1 and norms:
         require(
             place.device.type != "cpu",
-            "expected --batch-norm frozen for several processes on CPUs, got train; torch cannot synchronise it there",
+            f"expected --batch-norm frozen, or one process, on CPUs, got train in {place.world} processes; "
+            "torch cannot synchronise it there",
         )
         nn.SyncBatchNorm.convert_sync_batchnorm(student)
 
