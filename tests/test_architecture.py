@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src/heatsmooth"
-EVERYWHERE = {"errors", "version", "progress", "noise"}
+EVERYWHERE = {"errors", "version", "progress", "noise", "device"}
 ALLOWED = {
     "errors": set(),
     "version": set(),
     "progress": set(),
     "noise": set(),
+    "device": set(),
     "identity": set(),
     "locks": set(),
     "runs": {"identity", "locks"},

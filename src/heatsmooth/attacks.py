@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 
 AT_ONCE = 250
@@ -37,6 +38,7 @@ def is_wrong(logits: Tensor, labels: Tensor, top_k: int = 1) -> Tensor:
     return ~(logits.topk(top_k, dim=1).indices == labels[:, None]).any(dim=1)
 
 
+@exact_float32()
 def pgd(
     model: nn.Module,
     images: Tensor,
@@ -78,6 +80,7 @@ def pgd(
     return _verified(model, images, found, labels, top_k)
 
 
+@exact_float32()
 def ddn(
     model: nn.Module,
     images: Tensor,

@@ -20,6 +20,7 @@ from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import count_classes, for_inference
 from heatsmooth.progress import Progress, silent
@@ -51,6 +52,7 @@ class Audit:
     batch_size: int = 50
 
 
+@exact_float32()
 def audit(
     model: nn.Module,
     images: ImageSet,

@@ -4,11 +4,13 @@ import torch
 from torch import nn
 
 from heatsmooth.data import ImageSet
+from heatsmooth.device import exact_float32
 from heatsmooth.models import device_of, evaluating, for_inference, images_of_a_pass
 from heatsmooth.noise import Draw
 from heatsmooth.progress import Progress, silent
 
 
+@exact_float32()
 def accuracy(
     model: nn.Module,
     images: ImageSet,

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import device_of, images_of_a_pass
 from heatsmooth.noise import mixed_seed
@@ -231,6 +232,7 @@ class Sampler:
         classes, probabilities = logits.argmax(1).numpy(), logits.double().softmax(1).numpy()
         return Batch(classes, probabilities, (time.perf_counter() - begin) / len(logits))
 
+    @exact_float32()
     @torch.inference_mode()
     def _logits(self, model: nn.Module, parts: list[Part]) -> Tensor:
         """(copies, classes) of all the parts."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import hub
 from heatsmooth.models.program import refuse_program
@@ -153,6 +154,7 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
     return int(logits.shape[1])
 
 
+@exact_float32()
 def logits_for(model: nn.Module, images: Tensor) -> Tensor:
     """The logits (batch, classes) of one pass in evaluation mode; an error where the network takes no such images."""
     shape = tuple(images.shape[1:])

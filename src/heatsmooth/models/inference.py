@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.hooks import RemovableHandle
 
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models.classifier import Classifier, count_classes, device_of
 from heatsmooth.models.fusion import fuse
@@ -33,6 +34,7 @@ def images_of_a_pass(device: torch.device, numbers: int) -> int | None:
     return max(part for part in (1, 2, 5, 10, 25) if part == 1 or part * numbers <= CPU_PASS)
 
 
+@exact_float32()
 def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False) -> nn.Module:
     """A copy of ``model``, channels last, with batch norm and activations merged into its convolutions, or compiled.
 
@@ -65,6 +67,7 @@ def checked_classes(model: nn.Module, shape: tuple[int, int, int]) -> int:
     return classes
 
 
+@exact_float32()
 def check_independence(model: nn.Module, examples: Tensor) -> None:
     """Refuse a network whose answer for an image depends on the other images of its batch."""
     with torch.inference_mode():
@@ -79,6 +82,7 @@ def check_independence(model: nn.Module, examples: Tensor) -> None:
     )
 
 
+@exact_float32()
 def check_gradient(model: nn.Module, examples: Tensor) -> None:
     """Refuse a network whose logits do not follow the pixels by a gradient."""
     with torch.enable_grad():
@@ -88,6 +92,7 @@ def check_gradient(model: nn.Module, examples: Tensor) -> None:
     require(follows, "expected logits with a gradient to the pixels, got none; attack a network in floating point")
 
 
+@exact_float32()
 def folded(model: nn.Module, examples: Tensor) -> tuple[nn.Module, int]:
     """``model`` with batch norms folded into the convolutions before them, and how many; itself where that fails.
 

@@ -19,6 +19,7 @@ from heatsmooth.certification.certificates import certify_image, chosen_class
 from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.settings import Settings, radii_of
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import check_independence, count_classes, for_inference, probabilities_of
 from heatsmooth.noise import Draw
@@ -91,6 +92,7 @@ class Subject:
         sigma, seed = self.settings.sigma, self.seed
         return Sampler(fast, sigma=sigma, classes=self.classes, seed=seed, batch_size=batch_size)
 
+    @exact_float32()
     def probabilities(self, images: Tensor) -> Tensor:
         """(images, classes) of one pass, double precision, on the CPU; an error where a logit is not finite."""
         with torch.inference_mode():

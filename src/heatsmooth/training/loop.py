@@ -23,6 +23,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import load_state, serialise
 from heatsmooth.noise import mixed_seed
@@ -121,6 +122,7 @@ def accelerator(device: str | None = None) -> Accelerator:
     return processes
 
 
+@exact_float32()
 def fit(
     student: nn.Module,
     objective: Objective,

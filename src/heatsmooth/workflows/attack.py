@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heatsmooth.attacks import LOSSES, Adversarial, GaussianAverage, ddn, pgd
 from heatsmooth.data import ImageSet
+from heatsmooth.device import PRECISION, exact_float32
 from heatsmooth.errors import require
 from heatsmooth.identity import network_settings
 from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, identify
@@ -79,6 +80,7 @@ class Attack:
         return GaussianAverage(model, sigma=self.sigma, samples=self.noise_samples, seed=seed)
 
 
+@exact_float32()
 def attack_run(
     *,
     network: Network,
@@ -122,7 +124,8 @@ def attack_run(
                             records.append(record)
                 finished += len(positions)
                 progress("attacking", finished, sum(map(len, mine)))
-        run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
+        how = {"device": processes.device.type, "processes": processes.num_processes, "precision": PRECISION}
+        run.update(status="done", model_hash=identity["model"], **how)
     processes.wait_for_everyone()
     if not processes.is_main_process:
         return None

@@ -12,6 +12,7 @@ from heatsmooth.certification.accuracy import average_certified_radius, certifie
 from heatsmooth.certification.radii import round_down
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data.images import size_of
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.identity import Identity, network_settings, recorded_identity
 from heatsmooth.models import Classifier, checked_classes, identify, is_known_as, probabilities_of, save
@@ -159,6 +160,7 @@ def one_pass_class(probabilities: Tensor) -> int | None:
     return int(probabilities.argmax()) if bool(probabilities.isfinite().all()) else None
 
 
+@exact_float32()
 def one_pass_run(
     *,
     network: Network,

@@ -23,6 +23,7 @@ from heatsmooth.certification.settings import Settings
 from heatsmooth.data import as_unit_interval
 from heatsmooth.data.folder import read_image, usual_size
 from heatsmooth.data.images import height_and_width
+from heatsmooth.device import PRECISION, exact_float32
 from heatsmooth.errors import require
 from heatsmooth.identity import network_settings
 from heatsmooth.models import (
@@ -94,7 +95,8 @@ def certify_run(
         with Records(out / f"certificates{part}.jsonl") as records:
             for record in found:
                 records.append(record)
-        run.update(status="done", model_hash=identity["model"], processes=processes.num_processes)
+        how = {"device": processes.device.type, "processes": processes.num_processes, "precision": PRECISION}
+        run.update(status="done", model_hash=identity["model"], **how)
     processes.wait_for_everyone()
     if not processes.is_main_process:
         return None
@@ -171,6 +173,7 @@ def summary(records: list[dict[str, Any]], settings: Settings) -> dict[str, Any]
     }
 
 
+@exact_float32()
 def predict_images(
     *,
     network: Network,

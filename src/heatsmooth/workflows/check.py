@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet
 from heatsmooth.data.images import Size, height_and_width
+from heatsmooth.device import exact_float32
 from heatsmooth.errors import InputError, require
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import (
@@ -46,6 +47,7 @@ RIVALS = {
 """Usual normalisations, by how a user asks for them."""
 
 
+@exact_float32()
 def check_run(
     *,
     network: Network,

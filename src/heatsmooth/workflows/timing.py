@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from heatsmooth.certification.bounds import predict
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
+from heatsmooth.device import exact_float32
 from heatsmooth.models import count_classes, for_inference
 from heatsmooth.runs import provenance
 
 
+@exact_float32()
 def inference_times(
     model: nn.Module,
     images: Tensor,

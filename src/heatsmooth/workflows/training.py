@@ -11,6 +11,7 @@ from accelerate import Accelerator
 
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.data.images import Size
+from heatsmooth.device import PRECISION
 from heatsmooth.evaluate import accuracy
 from heatsmooth.identity import network_settings
 from heatsmooth.models import (
@@ -18,6 +19,7 @@ from heatsmooth.models import (
     NetworkSpec,
     build,
     count_classes,
+    device_of,
     identify,
     model_hash,
     normalising_deviation,
@@ -153,7 +155,7 @@ def smooth_run(
             return facts
         if test.name == chosen.name:
             facts["tested_on"] = "the images it was smoothed on"
-        before = _accuracies(teacher, test, sigma, seed, progress)
+        before = _accuracies(teacher.to(device_of(smoothed)), test, sigma, seed, progress)
         after = _accuracies(smoothed, test, sigma, seed, progress)
         teachers = {f"teacher_{name}": value for name, value in before.items() if name.startswith("accuracy")}
         return {**facts, "preset": preset, **after, **teachers}
@@ -203,12 +205,14 @@ def _recorded(
         network = work()
         if run is None:
             return None
+        network.to(processes.device)  # where it is not yet, if all its training was done before
         save(network, out / WEIGHTS_FILE)
         summary = {"command": command, "out": str(out), **measure(network)}
         how = {
             "device": processes.device.type,
             "processes": processes.num_processes,
             "threads": torch.get_num_threads(),
+            "precision": PRECISION,
         }
         run.update(status="done", model_hash=model_hash(network), **how)
         summary["seconds"] = run.info["seconds"]
