@@ -242,6 +242,81 @@ def test_smooth_never_returns_an_older_state_as_its_result(tmp_path: Path, monke
             smooth(Linear(torch.randn(5, 16)), images, sigma=0.25, device="cpu", out=out, checkpoint_seconds=0)
 
 
+@pytest.mark.parametrize(
+    ("log_every", "checkpoint_seconds", "last_good"), [(10, 0, 7), (3, 1e9, None), (10, 1e9, None)]
+)
+def test_a_loss_that_is_not_finite_is_named_when_it_is_logged_or_saved(
+    log_every: int, checkpoint_seconds: float, last_good: int | None, tmp_path: Path
+) -> None:
+    images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
+    with pytest.raises(InputError, match="finite loss at step 7, got"):
+        fit(
+            Linear(torch.randn(5, 16)),
+            exploding,
+            LoaderFeed(images, 0),
+            Plan(),
+            accelerator=accelerator("cpu"),
+            out=tmp_path,
+            checkpoint_seconds=checkpoint_seconds,
+            log_every=log_every,
+        )
+    state = tmp_path / STATE_FILE
+    assert (load_state(state)[1]["step"] if state.exists() else None) == last_good
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in metrics] == ([2, 5] if log_every == 3 else [])
+
+
+def test_terms_are_fetched_once_a_record_and_are_those_of_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU each fetch waits for all that was asked of it before."""
+    values: list[tuple[float, float]] = []
+
+    def objective(student: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        answer = student(batch.images)
+        terms = {"distance": answer.square().mean(), "penalty": 0.1 * answer.abs().mean()}
+        values.append((terms["distance"].item(), terms["penalty"].item()))
+        return terms
+
+    fetched: list[int] = []
+    plain = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (fetched.append(tensor.numel()), plain(tensor))[1])
+    images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
+    student = Linear(torch.randn(5, 16))
+    fit(student, objective, LoaderFeed(images, 0), Plan(), accelerator=accelerator("cpu"), out=tmp_path, log_every=4)
+    assert fetched == [8, 8, 4]
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in metrics] == [3, 7, 9]
+    for record, steps in zip(metrics, (values[:4], values[4:8], values[8:]), strict=True):
+        assert record["distance"] == sum(distance for distance, _ in steps) / len(steps)
+        assert record["penalty"] == sum(penalty for _, penalty in steps) / len(steps)
+        assert record["loss"] == sum(sum(terms) for terms in steps) / len(steps)
+
+
+def test_a_run_continued_amid_a_record_has_the_same_metrics(tmp_path: Path) -> None:
+    class Breaking(list[Tensor]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            yield from self[:6]
+            raise OSError("broken")
+
+    images = [torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
+    model = Linear(torch.randn(5, 16))
+    how: dict[str, Any] = {"sigma": 0.25, "device": "cpu", "log_every": 4}
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    expected = smooth(model, images, out=tmp_path / "whole", **how)
+    with pytest.raises(OSError, match="broken"):
+        smooth(model, Breaking(images), out=tmp_path / "broken", checkpoint_seconds=0, **how)
+    found = smooth(model, images, out=tmp_path / "broken", **how)
+    assert model_hash(found) == model_hash(expected)
+    curves = []
+    for name in ("whole", "broken"):
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        curves.append([{**json.loads(line), "images_per_second": 0, "check": ""} for line in lines])
+    assert curves[0] == curves[1]
+    assert len(curves[0]) == 3
+
+
 def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:
     """Randomness inside the network follows from the seed and the step too."""
 

@@ -155,6 +155,7 @@ def fit(
         weight_decay=plan.weight_decay,
     )
     first, recent = (0, {}) if out is None else _continue_from(out / STATE_FILE, stage, student, optimizer)
+    terms = _Terms(recent)
     trained = accelerator.prepare_model(student) if place.world > 1 else student
     steps = plan.epochs * feed.steps_per_epoch
     if first > 0:
@@ -168,13 +169,14 @@ def fit(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.zero_grad(set_to_none=True)
-            terms = _descend(trained, objective, batch.parts(plan.accumulate), accelerator)
-            _note_terms(recent, terms, accelerator, step)
+            terms.note(step, _descend(trained, objective, batch.parts(plan.accumulate), accelerator), accelerator)
             optimizer.step()
-            done, now = step + 1, time.monotonic()
-            if done % log_every == 0 or done == steps:
-                means = {name: sum(values) / len(values) for name, values in recent.items()}
-                recent.clear()
+            done = step + 1
+            logged = terms.recent() if done % log_every == 0 or done == steps else {}
+            now = time.monotonic()
+            if logged:
+                means = {name: sum(values) / len(values) for name, values in logged.items()}
+                logged.clear()
                 speed = (done - first) * len(batch.images) * place.world / (now - started)
                 progress(what, done, steps, f"loss {means['loss']:.4f}  {speed:.0f} images/s")
                 if metrics:
@@ -182,8 +184,9 @@ def fit(
                     metrics.append(facts | means | {"images_per_second": round(speed, 1)})
             stopping = bool(stop_asked)
             if out is not None and accelerator.is_main_process and (stopping or now - saved >= checkpoint_seconds):
+                unlogged = terms.recent()
                 _require_finite(student, optimizer, done, out)
-                _save_state(out / STATE_FILE, stage, done, student, optimizer, recent)
+                _save_state(out / STATE_FILE, stage, done, student, optimizer, unlogged)
                 saved = time.monotonic()
             if stopping and done < steps:
                 raise KeyboardInterrupt
@@ -233,17 +236,36 @@ def _set_modes(student: nn.Module, plan: Plan, place: Place) -> None:
         nn.SyncBatchNorm.convert_sync_batchnorm(student)
 
 
-def _note_terms(recent: dict[str, list[float]], terms: dict[str, Tensor], accelerator: Accelerator, step: int) -> None:
-    """Add each term, averaged over the processes, to the recent ones; stop all processes if one is not finite."""
-    values = torch.stack([term.detach() for term in terms.values()])
-    means: list[float] = accelerator.reduce(values, "mean").tolist()
-    if not all(map(math.isfinite, means)):
-        found = dict(zip(terms, means, strict=True))
-        raise InputError(f"expected a finite loss at step {step}, got {found}; lower --lr, or check images and weights")
-    for name, mean in zip(terms, means, strict=True):
-        recent.setdefault(name, []).append(mean)
-    if len(terms) > 1:
-        recent.setdefault("loss", []).append(sum(means))
+class _Terms:
+    """The terms of the loss since the last record of the metrics.
+
+    They stay on the device until they are asked for, so that no step waits for the one before.
+    """
+
+    def __init__(self, recent: dict[str, list[float]]) -> None:
+        self._recent = recent
+        self._waiting: list[tuple[int, list[str], Tensor]] = []
+
+    def note(self, step: int, terms: dict[str, Tensor], accelerator: Accelerator) -> None:
+        """Add the terms of a step, averaged over the processes."""
+        values = torch.stack([term.detach() for term in terms.values()])
+        self._waiting.append((step, list(terms), accelerator.reduce(values, "mean")))
+
+    def recent(self) -> dict[str, list[float]]:
+        """By name, each step's; an error that names the first step where one was not finite, in all processes."""
+        numbers = iter(torch.cat([values for *_, values in self._waiting]).tolist() if self._waiting else [])
+        for step, names, _ in self._waiting:
+            found = dict(zip(names, numbers, strict=False))  # as many as there are names
+            if not all(map(math.isfinite, found.values())):
+                raise InputError(
+                    f"expected a finite loss at step {step}, got {found}; lower --lr, or check images and weights"
+                )
+            if len(found) > 1:
+                found["loss"] = sum(found.values())
+            for name, value in found.items():
+                self._recent.setdefault(name, []).append(value)
+        self._waiting.clear()
+        return self._recent
 
 
 def _save_state(
