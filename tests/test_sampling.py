@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from heatsmooth import InputError
-from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally, tallied
 from heatsmooth.models import for_inference, inference
 from tests.conftest import Linear, tiny_classifier
 
@@ -189,3 +189,28 @@ def test_a_network_that_cannot_be_folded_stays_as_it_is() -> None:
     fast = for_inference(model, torch.rand(4, 1, 4, 4))
     assert any(isinstance(module, torch.nn.BatchNorm2d) for module in fast.modules())
     torch.testing.assert_close(fast(torch.ones(2, 1, 4, 4)), model(torch.ones(2, 1, 4, 4)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("rows", [[50], [50] * 20, [1, 49, 50, 7, 3]])
+def test_sums_are_those_of_numpy_to_the_last_bit(classes: int, rows: list[int]) -> None:
+    """Published sums were added up by numpy, one copy after another."""
+    logits = 3 * torch.randn(sum(rows), classes)
+    probabilities, chosen = logits.double().softmax(1).numpy(), logits.argmax(1).numpy()
+    first = 0
+    for count, tally in zip(rows, tallied(logits, rows), strict=True):
+        of_part = slice(first, first := first + count)
+        assert tally.counts.tolist() == np.bincount(chosen[of_part], minlength=classes).tolist()
+        assert tally.sums.tolist() == probabilities[of_part].sum(0).tolist()
+        assert tally.squares.tolist() == (probabilities[of_part] ** 2).sum(0).tolist()
+        assert tally.n == count
+
+
+def test_only_a_few_numbers_leave_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch of 100 copies: no logits, no probabilities, but counts and sums of its two parts."""
+    moved: list[tuple[int, ...]] = []
+    plain = Tensor.cpu
+    monkeypatch.setattr(Tensor, "cpu", lambda tensor: (moved.append(tuple(tensor.shape)), plain(tensor))[1])
+    counted(100, [0], n=100)
+    assert moved
+    assert all(rows <= 2 for rows, _ in moved)

@@ -55,11 +55,11 @@ class Tally:
         """How many copies."""
         return int(self.counts.sum())
 
-    def add(self, classes: NDArray[np.int64], probabilities: NDArray[np.float64]) -> None:
-        """Count copies of these classes (copies,) and probabilities (copies, classes)."""
-        self.counts += np.bincount(classes, minlength=len(self.counts))
-        self.sums += probabilities.sum(0)
-        self.squares += (probabilities**2).sum(0)
+    def add(self, more: "Tally") -> None:
+        """Count the copies of another tally too."""
+        self.counts += more.counts
+        self.sums += more.sums
+        self.squares += more.squares
 
 
 Procedure = Generator[Ask, Tally, Result]
@@ -104,10 +104,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Batch:
-    """What copies were classified as (copies,), their probabilities (copies, classes), and seconds a copy."""
+    """What the copies of each part were classified as, and seconds a copy."""
 
-    classes: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
+    tallies: list[Tally]
     seconds: float
 
 
@@ -210,12 +209,10 @@ class Sampler:
             for some in (parts[:half], parts[half:]):
                 self._count(some, self._pool.submit(self._evaluate, some))
             return
-        first = 0
-        for part in parts:
-            rows_of_it = slice(first, first := first + part.count)
-            part.job.tallies[part.stream].add(batch.classes[rows_of_it], batch.probabilities[rows_of_it])
+        for part, tally in zip(parts, batch.tallies, strict=True):
+            part.job.tallies[part.stream].add(tally)
             part.job.seconds += batch.seconds * part.count / self._workers
-        self.samples += first
+            self.samples += part.count
 
     def _evaluate(self, parts: list[Part]) -> Batch:
         """The answers for all the parts, one after another, by whichever replica is idle."""
@@ -229,13 +226,12 @@ class Sampler:
             bool(logits.isfinite().all()),
             "expected finite logits, got NaN or infinity; check the weights and --mean, --std",
         )
-        classes, probabilities = logits.argmax(1).numpy(), logits.double().softmax(1).numpy()
-        return Batch(classes, probabilities, (time.perf_counter() - begin) / len(logits))
+        return Batch(tallied(logits, [part.count for part in parts]), (time.perf_counter() - begin) / len(logits))
 
     @exact_float32()
     @torch.inference_mode()
     def _logits(self, model: nn.Module, parts: list[Part]) -> Tensor:
-        """(copies, classes) of all the parts."""
+        """(copies, classes) of all the parts, on the device."""
         channels, height, width = parts[0].job.image.shape
         count = _rows(parts)
         rows = max(self.batch_size if self.even else CHUNK, count)
@@ -246,8 +242,7 @@ class Sampler:
         pieces = batch[:count].split([part.count for part in parts])
         for piece, part in zip(pieces, parts, strict=True):
             self._fill_with_copies(piece, part)
-        logits = torch.cat([model(some) for some in batch.permute(0, 3, 1, 2).split(at_once)])[:count]
-        return logits.cpu()
+        return torch.cat([model(some) for some in batch.permute(0, 3, 1, 2).split(at_once)])[:count]
 
     @torch.inference_mode()
     def _fill_with_copies(self, piece: Tensor, part: Part) -> None:
@@ -263,6 +258,27 @@ class Sampler:
             whole = torch.empty(CHUNK, *piece.shape[1:], device=self.device).normal_(0, self.sigma, generator=generator)
             piece.copy_(whole[offset : offset + part.count])
         piece.add_(part.job.pixels)
+
+
+@torch.inference_mode()
+def tallied(logits: Tensor, rows: list[int]) -> list[Tally]:
+    """What the copies of each part were classified as; logits (copies, classes), part by part, ``rows`` of each.
+
+    Probabilities are added up in double precision, one copy after another, where the logits are: of each part only
+    three rows leave the device. Not all devices other than CPUs and CUDA know double precision.
+    """
+    if logits.device.type not in ("cpu", "cuda"):
+        logits = logits.cpu()
+    lengths = torch.tensor(rows, device=logits.device)
+    probabilities = logits.double().softmax(1)
+    sums, squares = (
+        torch.segment_reduce(numbers, "sum", lengths=lengths, axis=0).cpu().numpy()
+        for numbers in (probabilities, probabilities.square())
+    )
+    part = torch.arange(len(rows), device=logits.device).repeat_interleave(lengths)
+    classes = logits.shape[1]
+    counts = (part * classes + logits.argmax(1)).bincount(minlength=len(rows) * classes).view(-1, classes).cpu().numpy()
+    return [Tally(*of_part) for of_part in zip(counts, sums, squares, strict=True)]
 
 
 def _chunk_seed(seed: int, stream: str, image: int, chunk: int) -> int:
