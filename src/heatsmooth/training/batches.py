@@ -159,13 +159,23 @@ def _check_shared(size: int, place: Place) -> None:
     require(size % place.world == 0, f"--batch-size: expected a multiple of the {place.world} processes, got {size}")
 
 
+def _on_device(pixels: Tensor, device: torch.device) -> Tensor:
+    """float32 in [0, 1] on the device: bytes are divided there, floats are checked before, so that nobody waits."""
+    if pixels.dtype == torch.uint8:
+        return as_unit_interval(pixels.to(device))
+    return as_unit_interval(pixels).to(device)
+
+
 def _batch(feed: SetFeed | StreamFeed, pixels: Tensor, labels: Tensor | None, step: int, place: Place) -> Batch:
-    """A step's batch of stored images: augmented if the feed says so, in [0, 1], on the device."""
+    """A step's batch of stored images: in [0, 1], on the device, augmented there if the feed says so.
+
+    What augments them is drawn on the CPU, so that it does not depend on the device.
+    """
+    images = _on_device(pixels, place.device)
     if feed.augment:
         order = Draw(feed.seed, "augment", step, rank=place.rank, world=place.world)
-        pixels = shifted_and_flipped(pixels, order)
+        images = shifted_and_flipped(images, order)
     draw = Draw(feed.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
-    images = as_unit_interval(pixels.to(place.device))
     labels = None if labels is None else labels.to(place.device)
     return Batch(images, labels, draw, step / feed.steps_per_epoch)
 
@@ -175,7 +185,8 @@ class LoaderFeed:
     """Any iterable of batches: tensors, or tuples and dicts whose first entry (or ``images``/``pixel_values``) is one.
 
     Everything but the images is dropped here, so that labels cannot be read. A run continues exactly only if
-    the iterable yields the same batches each time.
+    the iterable yields the same batches each time. Several processes share each batch by rows, as if it were computed
+    by one: the iterable must yield the same batches, for all of them together, in each.
     """
 
     loader: Iterable[Any]
@@ -198,10 +209,21 @@ class LoaderFeed:
             for item in self.loader:
                 if start <= step < stop:
                     draw = Draw(self.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
-                    yield Batch(
-                        as_unit_interval(images_of(item).to(place.device)), None, draw, step / self.steps_per_epoch
-                    )
+                    images = _on_device(_own_rows(images_of(item), place), place.device)
+                    yield Batch(images, None, draw, step / self.steps_per_epoch)
                 step += 1
+
+
+def _own_rows(images: Tensor, place: Place) -> Tensor:
+    """The rows of a batch that fall to this process."""
+    rows = len(images)
+    require(
+        rows % place.world == 0,
+        f"expected batches that the {place.world} processes can share by equal parts, got one of {rows} images; "
+        "choose another batch size for the loader, and drop_last=True",
+    )
+    mine = rows // place.world
+    return images[place.rank * mine : (place.rank + 1) * mine]
 
 
 def images_of(item: Any) -> Tensor:
