@@ -59,8 +59,8 @@ def test_augmented_images_are_what_they_were_when_the_cpu_made_them(kind: torch.
 class Recorded(Draw):
     """Random numbers of the CPU, whichever device is asked for: a meta device has none."""
 
-    def __init__(self, *parts: int | str, device: torch.device | str = "cpu", **place: int) -> None:
-        super().__init__(*parts, **place)
+    def __init__(self, *parts: int | str, device: torch.device | str = "cpu", rank: int = 0, world: int = 1) -> None:
+        super().__init__(*parts, rank=rank, world=world)
 
 
 def test_images_are_augmented_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,7 +280,12 @@ def test_terms_are_fetched_once_a_record_and_are_those_of_every_step(
 
     fetched: list[int] = []
     plain = torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (fetched.append(tensor.numel()), plain(tensor))[1])
+
+    def noted(tensor: Tensor) -> Any:
+        fetched.append(tensor.numel())
+        return plain(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", noted)
     images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
     student = Linear(torch.randn(5, 16))
     fit(student, objective, LoaderFeed(images, 0), Plan(), accelerator=accelerator("cpu"), out=tmp_path, log_every=4)

@@ -44,9 +44,10 @@ def audit(
     from heatsmooth.progress import bar
     from heatsmooth.workflows.audit import audit_run
     from heatsmooth.workflows.inputs import Images
+    from heatsmooth.workflows.sharing import by_the_leader
 
     with bar(shown=not quiet) as progress:
-        found = audit_run(
+        found = by_the_leader(audit_run)(
             how=Audit(sigma, n=n, alpha=alpha, steps=steps, noise_samples=noise_samples),
             out=out,
             teacher=teacher,
@@ -56,7 +57,7 @@ def audit(
             device=device,
             progress=progress,
         )
-    if as_json:
+    if found is None or as_json:
         show(found, as_json)
         return
     table(_rows(found), f"{found['images']} images, σ={found['sigma']:g}, n={found['n']}")

@@ -29,8 +29,9 @@ def calibrate(
     """
     from heatsmooth.workflows.calibrate import calibrate_run
     from heatsmooth.workflows.inputs import Network
+    from heatsmooth.workflows.sharing import by_the_leader
 
-    summary = calibrate_run(
+    summary = by_the_leader(calibrate_run)(
         network=Network(source, model),
         certificates=certificates,
         epsilon=epsilon,
@@ -38,6 +39,8 @@ def calibrate(
         held_out=held_out,
         seed=seed,
     )
+    if summary is None:
+        return
     held = summary.pop("held_out", None) if not as_json else None
     show(summary, as_json)
     if held:

@@ -92,6 +92,7 @@ def certify(
     from heatsmooth.workflows.certify import certify_run, recompute_run
     from heatsmooth.workflows.estimate import estimate_run
     from heatsmooth.workflows.inputs import Images
+    from heatsmooth.workflows.sharing import by_the_leader
 
     chosen: dict[str, Any] = {
         "n": n,
@@ -110,13 +111,13 @@ def certify(
         given |= {f"--{name}": chosen.get(name) for name in ("n", "n0", "n_wrong", "radii", "tolerance")}
         unfit = [name for name, value in given.items() if value]
         require(not unfit, f"--recompute: expected settings that counts allow, got {unfit[:1]}; leave it out")
-        show_certificates(recompute_run(source=recompute, changes=chosen, out=out, log=tsv), as_json)
+        show_certificates(by_the_leader(recompute_run)(source=recompute, changes=chosen, out=out, log=tsv), as_json)
         return
     if one_pass:
         if data is None or source is None or out is None:
             raise InputError("certify --one-pass: expected --data, --from and --out, got less; name them")
         with bar(shown=not quiet) as progress:
-            found = one_pass_run(
+            found = by_the_leader(one_pass_run)(
                 network=o.network(source, model, classes, mean, std, image_size),
                 images=Images(data, data_root, class_index, skip_broken, stride, images),
                 out=out,

@@ -83,6 +83,8 @@ def compare(
             device=device,
             progress=progress,
         )
+        if found is None:  # another process leads
+            return
         first, *others = found["seeds"]
         title = f"heatsmooth: {recipe}" + (f", runs of seed {first}" if others else "")
         page = build_report(for_report(place, first), place / "report.html", title=title)

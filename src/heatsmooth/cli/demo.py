@@ -36,6 +36,7 @@ def demo(
     from heatsmooth.workflows.audit import audit_run
     from heatsmooth.workflows.certify import certify_run
     from heatsmooth.workflows.inputs import Images, Network
+    from heatsmooth.workflows.sharing import by_the_leader
     from heatsmooth.workflows.training import smooth_run, train_run
 
     found: dict[str, Any] = {}
@@ -53,7 +54,7 @@ def demo(
             )
             found[f"{name} attacked"] = attack_run(attack=Attack(), out=out / f"{name}-attacked", **given, **common)
         how = Audit(SIGMA, n=500, steps=20, noise_samples=16)
-        found["audit"] = audit_run(
+        found["audit"] = by_the_leader(audit_run)(
             network=Network(out / "smoothed"),
             images=Images(DATA, stride=20, count=max(1, images // 2)),
             teacher=out / "baseline",

@@ -250,6 +250,10 @@ def _drawn(chart: Chart) -> dict[str, Any]:
     }
 
 
+HOW = ("device", "processes", "threads", "precision")
+"""What a run records about where it was computed."""
+
+
 def _provenance(run: Run, collection: Collection) -> dict[str, Any]:
     """What ``run.json`` says, for people; what it lacks is left out."""
     info = run.info
@@ -279,7 +283,7 @@ def _provenance(run: Run, collection: Collection) -> dict[str, Any]:
         ("hardware", machine),
         (
             "finished on",
-            ", ".join(f"{key} {info[key]}" for key in ("device", "processes", "threads") if "device" in info),
+            ", ".join(f"{key} {info[key]}" for key in HOW if key in info and "device" in info),
         ),
         ("directory", str(run.path)),
     ]

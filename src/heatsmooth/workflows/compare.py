@@ -15,7 +15,8 @@ from heatsmooth.models import save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import COMPARISON_FILE
-from heatsmooth.runs import read_json, write_json
+from heatsmooth.runs import read_json, read_run_info, write_json
+from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.attack import Attack, attack_run
 from heatsmooth.workflows.audit import audit_run
 from heatsmooth.workflows.certify import certify_run, recompute_run
@@ -32,6 +33,8 @@ class Stage:
 
     name: str
     fill: Callable[[], Any]
+    shared: bool = True
+    """Several processes fill it together; otherwise the first one, while the others wait."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +95,16 @@ class Kitchen:
     def stages(self) -> Iterator[Stage]:
         """All stages, in an order in which each finds what it needs."""
         for name, method in self.recipe.methods.items():
-            yield Stage(name, partial(self._make, name, method))
+            yield Stage(name, partial(self._make, name, method), shared=not isinstance(method, Given))
         for name, method in self.recipe.compared.items():
             yield Stage(f"{name}-certified", partial(self._certify, name, method))
             if self.recipe.has_top_k:
-                yield Stage(f"{name}-top-{self.recipe.top_k}", partial(self._recertify, name))
+                yield Stage(f"{name}-top-{self.recipe.top_k}", partial(self._recertify, name), shared=False)
             for kind in ("pgd", "ddn"):
                 yield Stage(f"{name}-{kind}", partial(self._attack, name, method, kind))
-            yield Stage(f"{name}-timed", partial(self._time, name))
+            yield Stage(f"{name}-timed", partial(self._time, name), shared=False)
             if isinstance(method, Smoothed) and self.recipe.audited:
-                yield Stage(f"{name}-audited", partial(self._audit, name, method))
+                yield Stage(f"{name}-audited", partial(self._audit, name, method), shared=False)
 
     def _make(self, name: str, method: Method) -> None:
         """The network of a method, in a run directory."""
@@ -170,7 +173,7 @@ class Kitchen:
             return
         whole = self.images.load(self.recipe.image_size)
         found = inference_times(
-            self.made(name).load(),
+            self.made(name).load().to(accelerator(self.device).device),
             whole.images(torch.arange(min(self.recipe.timed, len(whole)))),
             sigma=self.recipe.sigma,
             samples=self.recipe.timed_draws,
@@ -226,23 +229,28 @@ def compare_run(
     class_index: Path | None = None,
     device: str | None = None,
     progress: Progress = silent,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Fill ``out`` with every stage of the recipe for every seed; the comparison, also in ``out``/comparison.json.
 
-    ``seconds``: what the recorded stages took together, over all repetitions of the command.
+    ``seconds``: what the recorded stages took together, over all repetitions of the command. None in a process that
+    follows: each stage is begun when all processes are done with the one before, whose files it reads.
     """
     require(bool(seeds), "--seeds: expected numbers as 0,1,2, got none")
     unseen = not Kitchen(recipe, out, 0, data_root, network, class_index).check()
+    processes = accelerator(device)
     spent = 0.0
     for seed in seeds:
         kitchen = Kitchen(recipe, out, seed, data_root, network, class_index, device, progress)
         stages = list(kitchen.stages())
         for number, stage in enumerate(stages, start=1):
             progress(f"seed {seed}, stage {number} of {len(stages)}: {stage.name}", 0, 1)
-            stage.fill()
-            record = kitchen.place / stage.name / "run.json"
-            spent += read_json(record)["seconds"] if record.exists() else 0.0
+            if stage.shared or processes.is_main_process:
+                stage.fill()
+            processes.wait_for_everyone()
+            spent += _seconds(kitchen.place / stage.name)
             progress(f"seed {seed}, stage {number} of {len(stages)}: {stage.name}", 1, 1)
+    if not processes.is_main_process:
+        return None
     found = {
         "command": "compare",
         "out": str(out),
@@ -254,6 +262,11 @@ def compare_run(
     }
     write_json(out / COMPARISON_FILE, found)
     return found
+
+
+def _seconds(run: Path) -> float:
+    """What a run took, as it records: of several processes, the longest."""
+    return max((float(read_run_info(file)["seconds"]) for file in run.glob("run*.json")), default=0.0)
 
 
 def for_report(out: Path, seed: int) -> list[Path]:

@@ -8,6 +8,7 @@ import numpy as np
 from heatsmooth.certification.radii import l_bound
 from heatsmooth.records import read_attacks, read_certificates
 from heatsmooth.runs import read_json
+from heatsmooth.workflows.calibrate import certified_run
 from heatsmooth.workflows.gains import gains, ratios
 from heatsmooth.workflows.recipes import Recipe, Smoothed
 
@@ -15,7 +16,7 @@ from heatsmooth.workflows.recipes import Recipe, Smoothed
 def findings(recipe: Recipe, places: list[Path]) -> dict[str, Any]:
     """What was certified and how, the figures of each method, and how they compare; ``places``: one for each seed."""
     certified = {name: [place / f"{name}-certified" for place in places] for name in recipe.compared}
-    settings = read_json(next(iter(certified.values()))[0] / "run.json")["settings"]
+    settings = certified_run(next(iter(certified.values()))[0], "compare")
     return {
         **{key: settings["certificate"].get(key) for key in ("sigma", "n", "n_wrong", "alpha")},
         "images": settings["data"]["images"],

@@ -1,8 +1,32 @@
-"""Which part of the images a process takes."""
+"""What each of several processes does: its part of the images, or nothing while the first one works."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar, cast
 
 from accelerate import Accelerator
 
 from heatsmooth.errors import require
+from heatsmooth.training.loop import accelerator
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def by_the_leader(work: Callable[Arguments, Answer]) -> Callable[Arguments, Answer | None]:
+    """``work`` that is not shared, done by the first process while the others wait; their answer is None.
+
+    Its argument ``device``, if it has one, says where it computes. Whatever it wrote is there when any process goes on.
+    """
+
+    @wraps(work)
+    def led(*args: Arguments.args, **named: Arguments.kwargs) -> Answer | None:
+        processes = accelerator(cast("str | None", named.get("device")))
+        answer = work(*args, **named) if processes.is_main_process else None
+        processes.wait_for_everyone()
+        return answer
+
+    return led
 
 
 def share_of(processes: Accelerator, shard: tuple[int, int]) -> tuple[tuple[int, int], str]:

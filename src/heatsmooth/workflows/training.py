@@ -196,7 +196,10 @@ def _recorded(
     work: Callable[[], Classifier],
     measure: Callable[[Classifier], dict[str, Any]],
 ) -> dict[str, Any] | None:
-    """Do the work inside the run directory ``out``, unless it is done; only the leading process writes and answers."""
+    """Do the work inside the run directory ``out``, unless it is done; only the leading process writes and answers.
+
+    All processes return together, when the network is there for whatever comes next.
+    """
     processes = accelerator(device)
     with Run(out, command, settings) if processes.is_main_process else nullcontext() as run:
         processes.wait_for_everyone()
@@ -204,6 +207,7 @@ def _recorded(
             return None if run is None else _summary(run)
         network = work()
         if run is None:
+            processes.wait_for_everyone()
             return None
         network.to(processes.device)  # where it is not yet, if all its training was done before
         save(network, out / WEIGHTS_FILE)
@@ -217,6 +221,7 @@ def _recorded(
         run.update(status="done", model_hash=model_hash(network), **how)
         summary["seconds"] = run.info["seconds"]
         run.update(summary=summary)
+        processes.wait_for_everyone()
         return _summary(run)
 
 
