@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types pytest torture audit-dependencies clean
+.PHONY: demo test test-gpu lint types pytest torture audit-dependencies clean
 
 demo: $(VENV)/installed ## The whole story on the embedded images.
 	$(BIN)/heatsmooth demo
@@ -21,6 +21,9 @@ types: $(VENV)/ready
 
 pytest: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 12
+
+test-gpu: $(VENV)/ready ## What must hold on CUDA; skipped without a GPU, and the last test without two.
+	$(BIN)/python -m pytest -m gpu -rs tests/test_gpu.py
 
 torture: $(VENV)/ready ## Kills, fuzzed command lines, records and files: ten times as many as in the tests.
 	HEATSMOOTH_TORTURE=10 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/faults
