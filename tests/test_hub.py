@@ -1,6 +1,9 @@
 """Networks of transformers, saved locally: nothing is fetched."""
 
+import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ import pytest
 import torch
 
 from heatsmooth import InputError
-from heatsmooth.models import NetworkSpec, build, load, model_hash, recorded_spec, save
+from heatsmooth.models import NetworkSpec, build, load, model_hash, recorded_spec, save, serialise
 from heatsmooth.models.inference import folded
 
 transformers = pytest.importorskip("transformers")
@@ -125,12 +128,97 @@ def test_what_would_be_made_up_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         load(plain)
 
 
-def test_code_of_a_repository_never_runs(tmp_path: Path) -> None:
-    path = saved_resnet(tmp_path / "net")
-    config = json.loads((path / "config.json").read_text())
-    code = {"AutoConfig": "evil.Config", "AutoModelForImageClassification": "evil.Net"}
-    config |= {"model_type": "evil", "auto_map": code}
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "evil.py").write_text("raise SystemExit('code ran')\n")
-    with pytest.raises(InputError, match="check the name"):
+OWN_CODE = {"AutoConfig": "own.Config", "AutoModelForImageClassification": "own.Net"}
+NESTED_CODE = {"model_type": "rag", "_name_or_path": "PATH", "auto_map": {"AutoModel": "own.Net"}}
+"""A configuration within another, of a type without a network of its own: transformers asks whether to run the file."""
+
+
+def with_own_code(path: Path, changes: dict[str, Any], processor: dict[str, Any] = PROCESSOR) -> Path:
+    """A network whose directory holds Python that leaves a file ``ran`` in it, and a configuration changed so."""
+    saved_resnet(path, processor)
+    config = json.loads((path / "config.json").read_text()) | changes
+    (path / "config.json").write_text(json.dumps(config).replace("PATH", str(path)))
+    (path / "own.py").write_text(
+        f"open({str(path / 'ran')!r}, 'w').close()\n"
+        "from transformers import ResNetConfig, ResNetForImageClassification\n"
+        "class Config(ResNetConfig):\n    model_type = 'own'\n"
+        "class Net(ResNetForImageClassification):\n    config_class = Config\n"
+    )
+    return path
+
+
+def named_in_a_file(path: Path, file: Path, *, with_config: bool) -> Path:
+    """Weights whose metadata name that directory, and its configuration if asked."""
+    config = (path / "config.json").read_text() if with_config else None
+    spec = NetworkSpec(f"hf:{path}", 10, 1, (0.5,), (0.25,), config=config)
+    state = load(saved_resnet(file.parent / "plain")).network.state_dict()
+    file.write_bytes(serialise(state, spec.describe()))
+    return file
+
+
+@pytest.mark.parametrize("word", ["yes", "y"])
+def test_code_of_a_repository_never_runs_whatever_standard_input_says(tmp_path: Path, word: str) -> None:
+    path = with_own_code(tmp_path / "net", {"model_type": "own", "auto_map": OWN_CODE})
+    ended = subprocess.run(
+        [sys.executable, "-m", "heatsmooth", "check", "--from", str(path)],
+        input=f"{word}\n" * 20,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")},
+    )
+    assert not (path / "ran").exists()
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1
+    assert "got a configuration that names other code (auto_map); heatsmooth never runs it" in ended.stderr
+
+
+@pytest.mark.parametrize("place", ["directory", "name", "metadata", "recorded"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "own", "auto_map": OWN_CODE},
+        {"auto_map": OWN_CODE},
+        {"model_type": "bert", "auto_map": OWN_CODE},
+        {"model_type": "shieldgemma2", "vision_config": NESTED_CODE},
+        {"attn_implementation": "somebody/kernel"},
+    ],
+    ids=["own-type", "known-type", "another-type", "nested", "kernel"],
+)
+def test_no_configuration_brings_its_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], place: str
+) -> None:
+    path = with_own_code(tmp_path / "net", changes)
+    sources = {"directory": path, "name": Path(f"hf:{path}")}
+    if place not in sources:
+        sources[place] = named_in_a_file(path, tmp_path / "x.safetensors", with_config=place == "recorded")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 20))
+    with pytest.raises(InputError, match=r"expected a network whose code is in transformers.*package\.module:callable"):
+        load(sources[place])
+    assert not (path / "ran").exists()
+
+
+def test_code_of_a_processor_and_pickled_weights_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 20))
+    code = {"auto_map": {"AutoImageProcessor": "own.Net"}, "image_processor_type": "Net"}
+    path = with_own_code(tmp_path / "net", {}, PROCESSOR | code)
+    assert load(path).spec.classes == 10
+    (path / "model.safetensors").unlink()
+    torch.save({"a": Touching(path / "ran")}, path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="got a pickle that holds code"):
         load(path)
+    assert not (path / "ran").exists()
+    (path / "pytorch_model.bin").unlink()
+    (path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(InputError, match="expected an image classifier of transformers"):
+        load(path)
+
+
+class Touching:
+    """A pickle of this makes a file when it is loaded."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mknod, (str(self.file),)

@@ -157,7 +157,8 @@ def _opened(name: str, split: str, cache: Path | None, *, stream: bool) -> tuple
         if Path(place, "dataset_dict.json").is_file() or Path(place, "state.json").is_file():
             found: Any = datasets.load_from_disk(place)
         else:
-            found = datasets.load_dataset(place, streaming=stream, cache_dir=None if cache is None else str(cache))
+            directory = None if cache is None else str(cache)
+            found = datasets.load_dataset(place, streaming=stream, cache_dir=directory, trust_remote_code=False)
     except Exception as error:  # whatever the builder of the data set raises
         raise InputError(
             f"{name}: expected a directory or a data set on the hub, got {first_line(error)}; check the name"

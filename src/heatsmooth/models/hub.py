@@ -1,18 +1,22 @@
 """Image classifiers of Hugging Face transformers, from a local directory or the hub. Their code is the library's own.
 
-``trust_remote_code`` is never given: a repository that brings its own Python is refused by transformers itself.
+A configuration that names other code is refused. ``trust_remote_code`` is False in every call: where it is left out,
+transformers asks on standard input, and runs the code of the repository if the answer is yes.
 """
 
 import json
 import logging
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 from torch import nn
 
 from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.models.archives import DAMAGED, tensors_only
 from heatsmooth.models.spec import NetworkSpec
 
 PREFIX = "hf:"
@@ -37,9 +41,12 @@ def hub_spec(name: str, *, classes: int | None = None, channels: int | None = No
     transformers = _transformers(name)
     changes = {"num_labels": classes, "num_channels": channels}
     try:
+        _refuse_code(name, transformers.PretrainedConfig.get_config_dict(name)[0])
         config = transformers.AutoConfig.from_pretrained(
-            name, **{key: value for key, value in changes.items() if value is not None}
+            name, trust_remote_code=False, **{key: value for key, value in changes.items() if value is not None}
         )
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise _unfit(name, error) from None
     size = _image_size(_processor(name) or {}, config)
@@ -55,9 +62,14 @@ def build_network(spec: NetworkSpec) -> nn.Module:
     if spec.config is None:
         spec = hub_spec(name, classes=spec.classes, channels=spec.channels)
     try:
-        config = transformers.AutoConfig.for_model(**json.loads(spec.config or "{}"))
-        network = transformers.AutoModelForImageClassification.from_config(config)
-    except (ValueError, TypeError, KeyError) as error:
+        said = json.loads(spec.config or "{}")
+        _refuse_code(name, said)
+        config = transformers.AutoConfig.for_model(**said)
+        with tensors_only():
+            network = transformers.AutoModelForImageClassification.from_config(config, trust_remote_code=False)
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _unfit(name, error) from None
     assert isinstance(network, nn.Module)
     return network.float()
@@ -74,10 +86,16 @@ def pretrained(
     transformers = _transformers(name)
     spec = hub_spec(name)
     try:
-        network, loaded = transformers.AutoModelForImageClassification.from_pretrained(
-            name, dtype=torch.float32, output_loading_info=True
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        with tensors_only():
+            network, loaded = transformers.AutoModelForImageClassification.from_pretrained(
+                name, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
+            )
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"hf:{name}: expected weights that are tensors alone, got a pickle that holds code; "
+            "save them with model.save_pretrained"
+        ) from None
+    except (safetensors.SafetensorError, *DAMAGED) as error:
         raise _unfit(name, error) from None
     for kind in ("missing", "mismatched", "unexpected"):
         found = sorted(map(str, loaded.get(f"{kind}_keys", ())))
@@ -103,6 +121,27 @@ def _transformers(name: str) -> Any:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return transformers
+
+
+def _refuse_code(name: str, config: Any) -> None:
+    """Refuse a configuration that names code outside transformers, be it in a configuration within it.
+
+    Such code is a Python file (``auto_map``) or an attention kernel on the hub (``owner/kernel``). Where transformers
+    has a network of the same type, it is refused all the same: the file's own code may compute something else.
+    """
+    if isinstance(config, list):
+        for part in config:
+            _refuse_code(name, part)
+    if not isinstance(config, dict):
+        return
+    for key, value in config.items():
+        kernel = str(key).endswith("attn_implementation") and "/" in str(value)
+        require(
+            not kernel and not (key == "auto_map" and value),
+            f"hf:{name}: expected a network whose code is in transformers, got a configuration that names other code "
+            f"({key}); heatsmooth never runs it: write a module that builds it and name package.module:callable",
+        )
+        _refuse_code(name, value)
 
 
 def _unfit(name: str, error: Exception) -> InputError:
