@@ -1,6 +1,5 @@
 """A folder of images: one subfolder a class, or images without labels."""
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from heatsmooth.data.decoding import FORMATS, TooLargeError, decode, opened
 from heatsmooth.data.images import ImageSet, Size, height_and_width
 from heatsmooth.data.index import read_class_index
 from heatsmooth.errors import InputError, require
@@ -28,12 +28,6 @@ LISTED = 10
 """At most so many files are named in an error."""
 TOGETHER = 256
 """Images tried at once in the search for broken ones."""
-RESIZE_RATIO = 256 / 224
-"""ImageNet evaluation: the shorter side becomes 256/224 of the crop."""
-
-
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""What is decoded: no format whose reader starts another program."""
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning)
 """What Pillow raises for a file that is no image, or a damaged or hostile one."""
 
@@ -46,72 +40,43 @@ def unreadable(errors: Mapping[str, BaseException], remedy: str = "repair, remov
     found = f"{type(first).__name__}: {first}"
     if isinstance(first, UnidentifiedImageError):
         what, found = f"{what} ({', '.join(FORMATS)})", "another kind of file"
+    elif isinstance(first, TooLargeError):
+        what, found, remedy = f"{what} {first.limit}", str(first), remedy.replace("repair", "make it smaller")
     return InputError(f"{shown}: expected {what}, got {found}; {remedy}")
 
 
 def usual_size(source: Path | BinaryIO) -> int:
     """The side of the centre crop where nobody says one: 224, or the shorter side of this image if that is less."""
     try:
-        with Image.open(source, formats=FORMATS) as file:
+        with opened(source) as file:
             return min(USUAL_SIZE, file.width, file.height)
     except UNREADABLE:
         return USUAL_SIZE
 
 
-def read_image(
-    source: Path | BinaryIO, size: Size, *, channels: int = 3, name: str | None = None, most_pixels: float = math.inf
-) -> np.ndarray:
+def read_image(source: Path | BinaryIO, size: Size, *, channels: int = 3, name: str | None = None) -> np.ndarray:
     """One image file, or what is read from an open one, as uint8 (channels, height, width); see ``decoded``.
 
     ``name`` is how errors call it.
     """
-    name = name or str(source)
     try:
-        return decoded(source, size, channels=channels, name=name, most_pixels=most_pixels)
-    except InputError:
-        raise
+        return decoded(source, size, channels=channels)
     except UNREADABLE as error:
         absent = isinstance(error, FileNotFoundError | IsADirectoryError)
-        raise unreadable({name: error}, "check the path" if absent else "repair or remove it") from None
+        raise unreadable({name or str(source): error}, "check the path" if absent else "repair or remove it") from None
 
 
-def decoded(
-    source: Path | BinaryIO, size: Size, *, channels: int = 3, name: str = "image", most_pixels: float = math.inf
-) -> np.ndarray:
+def decoded(source: Path | BinaryIO, size: Size, *, channels: int = 3) -> np.ndarray:
     """An encoded image as uint8 (channels, height, width); raises one of ``UNREADABLE`` if it is none.
 
     As it is if it has that size; otherwise it is scaled to cover 8/7 of the size, and the centre is taken. An image
-    of more than ``most_pixels`` is refused before it is decoded. Of an animation, the first picture;
+    that takes more than ``decoding`` allows is refused before it is decoded. Of an animation, the first picture;
     alpha and EXIF rotation are left out, as ImageNet's evaluation does.
     """
-    with Image.open(source, formats=FORMATS) as file:
-        require(
-            file.width * file.height <= most_pixels,
-            f"{name}: expected at most {most_pixels:,.0f} pixels, got {file.width}×{file.height}; make it smaller",
-        )
-        image = _in_eight_bits(file).convert("L" if channels == 1 else "RGB")
-    height, width = height_and_width(size)
-    if image.size != (width, height):
-        image = _resized_and_cropped(image, height, width)
+    with opened(source) as file:
+        image = decode(file, "L" if channels == 1 else "RGB", height_and_width(size))
     pixels = np.array(image, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-def _in_eight_bits(image: Image.Image) -> Image.Image:
-    """An image of at most 8 bits a channel; 16 bits are scaled, where Pillow would turn all but black into white."""
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        return Image.fromarray((np.asarray(image, dtype=np.float64) / 257).round().astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise ValueError("32 bits a channel of unknown range, save it with 8 or 16")
-    return image
-
-
-def _resized_and_cropped(image: Image.Image, height: int, width: int) -> Image.Image:
-    scale = max(height * RESIZE_RATIO / image.height, width * RESIZE_RATIO / image.width)
-    sides = max(width, round(image.width * scale)), max(height, round(image.height * scale))
-    image = image.resize(sides, Image.Resampling.BILINEAR)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
 
 
 class EncodedPixels:

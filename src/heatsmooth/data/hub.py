@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from heatsmooth.data.folder import FORMATS, UNREADABLE, EncodedPixels, decoded, unreadable, usual_size
+from heatsmooth.data.decoding import opened
+from heatsmooth.data.folder import UNREADABLE, EncodedPixels, decoded, unreadable, usual_size
 from heatsmooth.data.images import ImageSet, Size, height_and_width
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.noise import mixed_seed
@@ -206,7 +206,7 @@ def _encoded(cell: Any) -> Path | BinaryIO:
 def _channels(cell: Any) -> Literal[1, 3]:
     """1 where the first image is grey, else 3."""
     try:
-        with Image.open(_encoded(cell), formats=FORMATS) as image:
+        with opened(_encoded(cell)) as image:
             return 1 if image.mode in ("1", "L", "I;16") else 3
     except UNREADABLE:
         return 3

@@ -33,8 +33,6 @@ from heatsmooth.serving.worker import BusyError, Study, Task, Worker, complain
 
 MOST_BYTES = 10_000_000
 """Of an upload."""
-MOST_PIXELS = 50_000_000
-"""Of an image, before it is decoded."""
 STUDIES, CONNECTIONS = 64, 128
 """At a time."""
 BURST, A_SECOND = 100, 2.0
@@ -67,7 +65,6 @@ class Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.host, self.subject = host, subject
         self.rate = TokenBuckets(rate=A_SECOND, burst=BURST)
-        self.decoding = threading.Semaphore(2)
         self._connections = threading.Semaphore(CONNECTIONS)
         self.examples = _pictures(examples)
         self.page: Page = page(subject, examples=len(self.examples), most_bytes=MOST_BYTES, furthest=FURTHEST)
@@ -216,11 +213,8 @@ class Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {most}, got more; make the image smaller"
             )
         content = self.rfile.read(int(length))
-        channels, *size = self.server.subject.shape
-        with self.server.decoding:
-            pixels = read_image(
-                io.BytesIO(content), (size[0], size[1]), channels=channels, name="the file", most_pixels=MOST_PIXELS
-            )
+        channels, height, width = self.server.subject.shape
+        pixels = read_image(io.BytesIO(content), (height, width), channels=channels, name="the file")
         return as_unit_interval(torch.from_numpy(pixels))
 
     def _stream(self, start: Callable[[int], Study]) -> None:

@@ -1,0 +1,246 @@
+"""Encoded images within bounds: what one may ask for is known from its header, before anything is made.
+
+All threads of the process share ``MOST_MEMORY``. A hostile file of a few kilobytes can declare a huge image, be
+enlarged to one, hold its pixels in one huge tile, or have a header of a million parts; none of them is decoded.
+"""
+
+import io
+import math
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from PIL import Image, TiffImagePlugin
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is decoded: no format whose reader starts another program."""
+MOST_PIXELS = 50_000_000
+LONGEST_SIDE = 65_535
+"""Pixels. A decoder holds whole rows."""
+MOST_MEMORY = 320_000_000
+"""Bytes for decoding and resizing, in all threads together."""
+MOST_PARTS = 100_000
+"""Of a header: segments, chunks, blocks, strips and tiles, each of which becomes a few objects."""
+LONGEST_RESIZED = 2048
+"""Pixels. Of a side that would become longer, only the middle is resized, though never less than the crop."""
+RESIZE_RATIO = 256 / 224
+"""ImageNet evaluation: the shorter side becomes 256/224 of the crop."""
+DECODER_BUFFERS = {"WEBP": 12, "bmp_rle": 3, "ppm": 8, "ppm_plain": 8}
+"""Bytes per pixel that a decoder holds beside the image, by Pillow's name of it; measured."""
+BLOCK_BUFFER = 12
+"""Bytes per pixel of a strip or tile in a TIFF file: 16 bits in 4 channels, or 8 bits and the coefficients of JPEG."""
+ROUNDED_TO_BYTES = [round(value / 257) for value in range(65536)]
+
+
+class TooLargeError(ValueError):
+    """An image that takes more than is allowed; ``limit`` says how much that is."""
+
+    def __init__(self, limit: str, found: str) -> None:
+        super().__init__(found)
+        self.limit = limit
+
+
+class Memory:
+    """So many bytes, shared by all threads: who asks for more than are left waits."""
+
+    def __init__(self, total: int) -> None:
+        self.total = self._left = total
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, amount: int) -> Iterator[None]:
+        """Hold ``amount`` bytes, or all there are if that is less."""
+        amount = min(amount, self.total)
+        with self._changed:
+            self._changed.wait_for(lambda: amount <= self._left)
+            self._left -= amount
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += amount
+                self._changed.notify_all()
+
+
+MEMORY = Memory(MOST_MEMORY)
+
+
+@contextmanager
+def opened(source: Path | BinaryIO) -> Iterator[Image.Image]:
+    """An image file, of which the header is read and nothing is decoded; ``TooLargeError`` if its header is a trap."""
+    reader = _Reader(io.FileIO(source) if isinstance(source, Path) else cast("io.RawIOBase", source))
+    try:
+        _check_strips(reader)
+        with Image.open(reader, formats=FORMATS) as file:
+            if file.format != "PNG":  # whose chunks after the pixels are read with them
+                reader.parts = math.inf
+            yield file
+    finally:
+        reader.close() if isinstance(source, Path) else reader.detach()
+
+
+def decode(file: Image.Image, mode: str, shape: tuple[int, int]) -> Image.Image:
+    """The image in ``mode`` ("L" or "RGB"), as it is if it has that shape (height, width), else ``centre_crop``."""
+    _check_size(file, mode)
+    fit = Fit.of(file.size, shape)
+    with MEMORY.taken(_memory(file, mode) + fit.memory):
+        image = _in_eight_bits(file)
+        if image.mode not in (mode, "L"):
+            image = image.convert(mode)
+        if image.size != (shape[1], shape[0]):
+            image = fit.crop(image)
+        return image.convert(mode)
+
+
+class Axis(NamedTuple):
+    """How one side of an image becomes a side of the crop; all in pixels."""
+
+    source: int
+    resized: int
+    """What the whole side would become."""
+    kept: int
+    """Of those, how many are made: all, or those in the middle."""
+    target: int
+
+    @property
+    def box(self) -> tuple[float, float]:
+        """The part of the source that is resized."""
+        start = (self.resized - self.kept) // 2
+        return start * self.source / self.resized, (start + self.kept) * self.source / self.resized
+
+    @property
+    def offset(self) -> int:
+        """Where the crop starts in what is made."""
+        return (self.resized - self.target) // 2 - (self.resized - self.kept) // 2
+
+
+class Fit(NamedTuple):
+    """How an image becomes a centre crop: scaled until its shorter side is ``RESIZE_RATIO`` of the crop's, then cut.
+
+    The middle of a long side is cut out before it is resized: a strip never becomes larger than what is cut from it.
+    """
+
+    x: Axis
+    y: Axis
+
+    @classmethod
+    def of(cls, size: tuple[int, int], shape: tuple[int, int]) -> "Fit":
+        """For an image of ``size`` (width, height), as Pillow says it, and a crop of ``shape`` (height, width)."""
+        targets = shape[::-1]
+        scale = max(target * RESIZE_RATIO / side for side, target in zip(size, targets, strict=True))
+
+        def axis(side: int, target: int) -> Axis:
+            resized = max(target, round(side * scale))
+            return Axis(side, resized, min(resized, max(target, LONGEST_RESIZED)), target)
+
+        return cls(*map(axis, size, targets))
+
+    @property
+    def memory(self) -> int:
+        """Bytes that resizing takes beside the image: the rows made narrow or wide, the result, and its crop."""
+        low, high = self.y.box
+        return 4 * (self.x.kept * (math.ceil(high - low) + 2 + self.y.kept) + 2 * self.x.target * self.y.target)
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """The centre crop."""
+        (left, right), (top, bottom) = self.x.box, self.y.box
+        made = image.resize((self.x.kept, self.y.kept), Image.Resampling.BILINEAR, box=(left, top, right, bottom))
+        left, top = self.x.offset, self.y.offset
+        return made.crop((left, top, left + self.x.target, top + self.y.target))
+
+
+class _Reader(io.BufferedReader):
+    """A file that ends in an error after so many reads: each part of a header takes at least one."""
+
+    parts: float = MOST_PARTS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.parts -= 1
+        if self.parts < 0:
+            raise _too_many_parts()
+        return super().read(size)
+
+
+def _too_many_parts() -> TooLargeError:
+    return TooLargeError(f"with a header of at most {MOST_PARTS:,} parts", "more")
+
+
+def _check_strips(reader: _Reader) -> None:
+    """Refuse a TIFF file of too many strips or tiles, of which Pillow makes a list when it opens one."""
+    header = reader.read(8)
+    if header[:4] in TiffImagePlugin.PREFIXES:
+        try:
+            directory = TiffImagePlugin.ImageFileDirectory_v2(header + (reader.read(8) if header[2] == 43 else b""))
+            reader.seek(directory.next)
+            directory.load(reader)
+            places = [directory.get(tag) for tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS)]
+        except (LookupError, TypeError, struct.error) as error:
+            raise ValueError(f"a damaged directory ({error})") from None
+        if any(isinstance(some, tuple) and len(some) > MOST_PARTS for some in places):
+            raise _too_many_parts()
+    reader.seek(0)
+
+
+def _check_size(file: Image.Image, mode: str) -> None:
+    found = f"{file.width}×{file.height} pixels"
+    if file.width * file.height > MOST_PIXELS:
+        raise TooLargeError(f"of at most {MOST_PIXELS:,} pixels", found)
+    if max(file.size) > LONGEST_SIDE:
+        raise TooLargeError(f"with sides of at most {LONGEST_SIDE:,} pixels", found)
+    needed = _memory(file, mode)
+    if needed > MOST_MEMORY:
+        most = f"{MOST_MEMORY // 1_000_000} MB"
+        raise TooLargeError(
+            f"that is decoded within {most}", f"{found} of {file.format} that take {needed // 1_000_000:,} MB"
+        )
+
+
+def _memory(file: Image.Image, mode: str) -> int:
+    """Bytes that decoding takes at most: of the image, of the decoder's buffers, and of the image in ``mode``."""
+    pixels = file.width * file.height
+    tiles = getattr(file, "tile", None)
+    decoder = tiles[0][0] if tiles else file.format
+    if decoder == "libtiff":
+        buffers = BLOCK_BUFFER * _largest_block(cast("TiffImagePlugin.TiffImageFile", file))
+    elif decoder == "jpeg":
+        buffers = pixels * _coefficients(file)
+    else:
+        buffers = pixels * DECODER_BUFFERS.get(str(decoder), 0)
+    deep = file.mode.startswith("I;16")
+    each = 1 if file.mode in ("1", "L", "P") else 2 if deep else 4
+    converted = 0 if file.mode in (mode, "L") else 5 if deep else 4
+    return pixels * (each + converted) + buffers
+
+
+def _largest_block(file: TiffImagePlugin.TiffImageFile) -> int:
+    """Pixels of a strip or tile, as the file declares them; a tile may be larger than the image."""
+
+    def said(tag: int, otherwise: int) -> int:
+        value: Any = file.tag_v2.get(tag, otherwise)
+        return value if isinstance(value, int) and value > 0 else otherwise
+
+    width, height = said(TiffImagePlugin.TILEWIDTH, 0), said(TiffImagePlugin.TILELENGTH, 0)
+    strip = file.width * min(file.height, said(TiffImagePlugin.ROWSPERSTRIP, file.height))
+    return max(width * height, strip)
+
+
+def _coefficients(file: Any) -> int:
+    """Bytes per pixel that a JPEG decoder holds: all coefficients if they come in several scans, else none."""
+    place, channels = file.fp.tell(), int(file.layers)
+    file.fp.seek(max(0, place - 16))
+    before = file.fp.read(min(place, 16))  # ends in the header of the first scan
+    in_one_scan = before[-8 - 2 * channels :].startswith(bytes([255, 218, 0, 6 + 2 * channels, channels]))
+    return 0 if in_one_scan and "progressive" not in file.info else 2 * channels
+
+
+def _in_eight_bits(image: Image.Image) -> Image.Image:
+    """An image of at most 8 bits a channel; 16 bits are scaled, where Pillow would turn all but black into white."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        whole = image if image.mode == "I" else image.convert("I")
+        return whole.point(ROUNDED_TO_BYTES, "L")
+    if image.mode in ("I", "F"):
+        raise ValueError("32 bits a channel of unknown range, save it with 8 or 16")
+    return image
