@@ -28,8 +28,8 @@ ALLOWED = 400
 
 def peak() -> float:
     """The most resident memory so far, MB. Not ``ru_maxrss``, which a process inherits from the one that started it."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1000
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1000
 
 
 def forget_peak() -> None:

@@ -28,8 +28,7 @@ def png(
     for wide, high in rows:
         row = bytes(1 + (wide * channels * depth + 7) // 8) if wide else b""
         together = max(1, 1_000_000 // max(1, len(row)))
-        for start in range(0, high, together):
-            body.append(packer.compress(row * min(together, high - start)))
+        body += [packer.compress(row * min(together, high - start)) for start in range(0, high, together)]
     header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, int(interlaced))
     palette = chunk(b"PLTE", bytes(768)) if kind == 3 else b""
     content = b"".join(body) + packer.flush()
@@ -108,7 +107,7 @@ def largest() -> Iterator[tuple[str, bytes]]:
             ("rgba-16", {"kind": 6, "depth": 16}),
             ("interlaced", {"interlaced": True}),
         ):
-            yield f"{name}-{size}.png", png(width, height, **options)  # type: ignore[arg-type]
+            yield f"{name}-{size}.png", png(width, height, **options)
         for mode in ("L", "RGB", "CMYK"):
             yield f"{mode}-{size}.jpg", saved(mode, width, height, "JPEG", quality=30)
             yield f"{mode}-progressive-{size}.jpg", saved(mode, width, height, "JPEG", progressive=True, subsampling=0)

@@ -3,9 +3,15 @@
 import json
 import os
 import random
+import re
 import struct
+import subprocess
+import sys
+import threading
+import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +19,14 @@ import pytest
 from PIL import Image
 
 from heatsmooth import InputError
+from heatsmooth.data.decoding import LONGEST_RESIZED, Fit, Memory
 from heatsmooth.data.folder import load_folder, read_image
-from heatsmooth.models import save
+from heatsmooth.models import NetworkSpec, build, save
 from tests.conftest import tiny_classifier
+from tests.faults.bombs import chunk, headers, one_tile, png, saved, tiff
 from tests.faults.processes import SCALE, Command
 
+ROOT = Path(__file__).parents[2]
 SIZE = 20
 PIXELS = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
 RAMP = (np.arange(SIZE * SIZE).reshape(SIZE, SIZE) * 164).astype(np.uint16)
@@ -28,12 +37,8 @@ def picture() -> Image.Image:
     return Image.fromarray(PIXELS)
 
 
-def png(width: int, height: int, body: bytes = b"") -> bytes:
+def declared(width: int, height: int, body: bytes = b"") -> bytes:
     """A PNG that says it is so large, whatever it holds."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
@@ -79,9 +84,9 @@ def test_bombs_and_no_images_are_refused(tmp_path: Path) -> None:
     picture().save(tmp_path / "good.png")
     good = (tmp_path / "good.png").read_bytes()
     hostile = {
-        "bomb.png": png(60_000, 60_000, zlib.compress(bytes(1_000_000))),
-        "largest.png": png(2**31 - 1, 2**31 - 1),
-        "none.png": png(0, 0),
+        "bomb.png": declared(60_000, 60_000, zlib.compress(bytes(1_000_000))),
+        "largest.png": declared(2**31 - 1, 2**31 - 1),
+        "none.png": declared(0, 0),
         "short.png": good[:-40],
         "header.png": good[:30],
         "empty.png": b"",
@@ -93,6 +98,106 @@ def test_bombs_and_no_images_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=rf"{name}: expected a readable image"):
             read_image(tmp_path / name, SIZE)
+
+
+@pytest.mark.parametrize("way", ["predict", "imagefolder", "serve"])
+def test_no_file_takes_more_than_400_mb(way: str, tmp_path: Path) -> None:
+    """A few of ``benchmarks/image_memory.py``, each more than that if it is read as it asks to be."""
+    (tmp_path / "bombs").mkdir()
+    save(build(NetworkSpec("tiny", 10, 3)), tmp_path / "network.safetensors")
+    (tmp_path / "ordinary.png").write_bytes(png(300, 300))
+    contents = {
+        "wide.png": png(5_000, 1, kind=0),
+        "tall.png": png(1, 5_000),
+        "alpha.png": png(6_300, 6_300, kind=6),
+        "deep.png": png(6_600, 6_600, kind=0, depth=16),
+        "scans.jpg": saved("RGB", 5_600, 5_600, "JPEG", progressive=True, subsampling=0),
+        "moving.webp": saved("RGB", 5_500, 5_500, "WEBP", lossless=True, method=0),
+        "tile.tif": one_tile(25_000),
+        "strip.tif": saved("CMYK", 7_000, 7_000, "TIFF", compression="tiff_adobe_deflate", tiffinfo={278: 7_000}),
+        "comments.gif": dict(headers())["comments.gif"],
+    }
+    for name, content in contents.items():
+        assert len(content) <= 10_000_000
+        (tmp_path / "bombs" / name).write_bytes(content)
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.image_memory", "--measure", way, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    measured = {name: (more, said) for name, _, more, said in map(json.loads, done.stdout.splitlines())}
+    assert measured.keys() == contents.keys()
+    assert max(more for more, _ in measured.values()) < 400, measured
+    assert {name for name, (_, said) in measured.items() if said == "read"} == {
+        "wide.png", "tall.png", "alpha.png", "deep.png"
+    }, measured  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(40, 30), (31, 200), (900, 224), (100, 1600), (20_000, 30), (7, 5_000)])
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "LA", "1"])
+def test_the_crop_is_that_of_the_whole_image_resized(size: tuple[int, int], mode: str, tmp_path: Path) -> None:
+    """To the last bit, unless a side is cut before it is resized; then within rounding."""
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image = Image.fromarray(noise).convert(mode)
+    image.save(tmp_path / "a.png")
+    for side, channels in ((64, 3), (100, 1)):
+        scale = side * 256 / 224 / min(size)
+        whole = image.convert("L" if channels == 1 else "RGB").resize(
+            (max(side, round(size[0] * scale)), max(side, round(size[1] * scale))), Image.Resampling.BILINEAR
+        )
+        left, top = (whole.width - side) // 2, (whole.height - side) // 2
+        expected = np.asarray(whole.crop((left, top, left + side, top + side))).reshape(side, side, channels)
+        found = read_image(tmp_path / "a.png", side, channels=channels).transpose(1, 2, 0)
+        assert np.abs(found.astype(int) - expected).max() <= (0 if max(whole.size) <= LONGEST_RESIZED else 1)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (65_535, 1), (1, 65_535), (7_071, 7_071), (65_500, 763), (300, 200)])
+@pytest.mark.parametrize("shape", [(224, 224), (1, 1), (100, 300), (512, 20)])
+def test_a_crop_takes_little_whatever_the_shape(size: tuple[int, int], shape: tuple[int, int]) -> None:
+    fit = Fit.of(size, shape)
+    assert fit.memory <= 100_000_000
+    if max(size) < 1_000 or min(size) == 1:
+        made = fit.crop(Image.new("RGB", size, (10, 20, 30)))
+        assert made.size == shape[::-1]
+        assert made.getextrema() == ((10, 10), (20, 20), (30, 30))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("wide.png", png(1_000_000, 1), "with sides of at most 65,535 pixels, got 1000000×1 pixels; make it smaller"),
+        ("large.png", declared(8_000, 8_000), "of at most 50,000,000 pixels, got 8000×8000 pixels; make it smaller"),
+        ("alpha.png", png(7_000, 7_000, kind=6), "decoded within 320 MB, got 7000×7000 pixels of PNG that take 392 MB"),
+        (
+            "tile.tif",
+            tiff(9, 9, (322, 10_000), (323, 10_000), (324, 8), (325, 9)),
+            "9×9 pixels of TIFF that take 1,200",
+        ),
+        ("many.jpg", b"\xff\xd8" + b"\xff\xe1\0\2" * 60_000, "with a header of at most 100,000 parts, got more"),
+        ("many.tif", tiff(9, 9, (273, bytes(400_004)), compression=1), "with a header of at most 100,000 parts"),
+    ],
+)
+def test_what_would_take_too_much_is_refused_by_its_header(
+    name: str, content: bytes, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{name}: expected a readable image .*{re.escape(words)}"):
+        read_image(tmp_path / name, SIZE)
+
+
+def test_threads_share_the_memory() -> None:
+    memory, most, now, lock = Memory(100), 0, 0, threading.Lock()
+
+    def work(amount: int) -> None:
+        nonlocal most, now
+        with memory.taken(amount):
+            with lock:
+                now += min(amount, 100)
+                most = max(most, now)
+            time.sleep(0.002)
+            with lock:
+                now -= min(amount, 100)
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(work, [30, 45, 1_000, 10, 60, 100] * 8))
+    assert 60 <= most <= 100
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -138,11 +243,13 @@ def test_commands_meet_hostile_images_with_one_line(network: Path, tmp_path: Pat
     folder = tmp_path / "images/a"
     folder.mkdir(parents=True)
     name = os.fsdecode(b"\xff.png")
-    (folder / name).write_bytes(png(60_000, 60_000))
+    (folder / name).write_bytes(declared(60_000, 60_000))
+    (folder / "large.png").write_bytes(declared(10_000, 10_000))
     picture().save(folder / "good.png")
     predict = ["predict", "--from", network, "--json"]
     for words in (
         [*predict, folder / name],
+        [*predict, folder / "large.png"],
         [*predict, tmp_path],
         [*predict, tmp_path / "nothing\n.png"],
         ["smooth", "--from", network, "--sigma", 1, "--data", f"imagefolder:{folder.parent}", "--out", tmp_path / "o"],
@@ -156,6 +263,7 @@ def test_commands_meet_hostile_images_with_one_line(network: Path, tmp_path: Pat
     assert json.loads(ended.out)["predictions"][0]["subject"] == "network"
     words = ["attack", "--data", f"imagefolder:{folder.parent}", "--image-size", 20, "--from", good_network(tmp_path)]
     (folder / name).unlink()
+    (folder / "large.png").unlink()
     ended = Command([*words, "--out", tmp_path / os.fsdecode(b"out-\xff"), "--steps", 2], tmp_path).end()
     assert ended.code == 0, ended
     ended = Command(["predict", "--from", network, folder / good], tmp_path).end()

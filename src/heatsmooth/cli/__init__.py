@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -69,6 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run a command; its exit code."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
     try:
         code = app(arguments, standalone_mode=False) or 0
     except USAGE_ERROR as error:

@@ -9,11 +9,11 @@ import math
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from PIL import Image, TiffImagePlugin
+from PIL import Image, TiffImagePlugin, _imaging
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What is decoded: no format whose reader starts another program."""
@@ -32,6 +32,10 @@ DECODER_BUFFERS = {"WEBP": 12, "bmp_rle": 3, "ppm": 8, "ppm_plain": 8}
 """Bytes per pixel that a decoder holds beside the image, by Pillow's name of it; measured."""
 BLOCK_BUFFER = 12
 """Bytes per pixel of a strip or tile in a TIFF file: 16 bits in 4 channels, or 8 bits and the coefficients of JPEG."""
+PILLOW_BLOCK = 2**26
+"""Bytes. Pillow holds pixels in blocks; those above 32 MiB go back to the system once they are free, in any thread.
+Of smaller ones, each thread keeps what it has freed."""
+_imaging.set_block_size(PILLOW_BLOCK)
 ROUNDED_TO_BYTES = [round(value / 257) for value in range(65536)]
 
 
@@ -82,16 +86,23 @@ def opened(source: Path | BinaryIO) -> Iterator[Image.Image]:
         reader.close() if isinstance(source, Path) else reader.detach()
 
 
-def decode(file: Image.Image, mode: str, shape: tuple[int, int]) -> Image.Image:
-    """The image in ``mode`` ("L" or "RGB"), as it is if it has that shape (height, width), else ``centre_crop``."""
-    _check_size(file, mode)
-    fit = Fit.of(file.size, shape)
-    with MEMORY.taken(_memory(file, mode) + fit.memory):
-        image = _in_eight_bits(file)
-        if image.mode not in (mode, "L"):
-            image = image.convert(mode)
-        if image.size != (shape[1], shape[0]):
+def decode(source: Path | BinaryIO, mode: str, shape: tuple[int, int]) -> Image.Image:
+    """The image in ``mode`` ("L" or "RGB"), as it is if it has that shape (height, width), else its centre crop.
+
+    ``TooLargeError`` before anything is decoded if that takes more than is allowed.
+    """
+    with ExitStack() as held:  # memory is given back after the file's own is free
+        with opened(source) as file:
+            _check_size(file, mode)
+            fit = Fit.of(file.size, shape)
+            held.enter_context(MEMORY.taken(_memory(file, mode) + fit.memory))
+            image = _in_eight_bits(file)
+            if image.mode not in (mode, "L"):
+                image = image.convert(mode)
+            if image.size == shape[::-1]:
+                return image.convert(mode)
             image = fit.crop(image)
+        del file
         return image.convert(mode)
 
 

@@ -73,8 +73,7 @@ def decoded(source: Path | BinaryIO, size: Size, *, channels: int = 3) -> np.nda
     that takes more than ``decoding`` allows is refused before it is decoded. Of an animation, the first picture;
     alpha and EXIF rotation are left out, as ImageNet's evaluation does.
     """
-    with opened(source) as file:
-        image = decode(file, "L" if channels == 1 else "RGB", height_and_width(size))
+    image = decode(source, "L" if channels == 1 else "RGB", height_and_width(size))
     pixels = np.array(image, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
