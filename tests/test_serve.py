@@ -33,6 +33,7 @@ from heatsmooth.serving.worker import Event, Study
 from heatsmooth.workflows.inputs import Network
 from heatsmooth.workflows.serve import open_server
 from tests.conftest import Linear, tiny_classifier
+from tests.faults.bombs import png
 
 SIDE = 12
 
@@ -147,6 +148,14 @@ def test_modes_are_converted(url: str) -> None:
         ("/certify", b"", {}, 400, "expected a readable image"),
         ("/certify", picture()[:200], {}, 400, "expected a readable image"),
         ("/certify", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", {}, 400, "another kind"),
+        (
+            "/certify",
+            png(1_000_000, 1),
+            {},
+            400,
+            "sides of at most 65,535 pixels, got 1000000×1 pixels; make it smaller",
+        ),
+        ("/certify", png(7_000, 7_200), {}, 400, "at most 50,000,000 pixels"),
         ("/certify", bytes(10_000_001), {}, 413, "at most 10 MB"),
         ("/certify", b"x", {"Content-Length": "9" * 30}, 413, "at most 10 MB"),
         ("/certify", b"x", {"Content-Length": "-1"}, 411, "number"),

@@ -204,9 +204,7 @@ def _check_size(file: Image.Image, mode: str) -> None:
     needed = _memory(file, mode)
     if needed > MOST_MEMORY:
         most = f"{MOST_MEMORY // 1_000_000} MB"
-        raise TooLargeError(
-            f"that is decoded within {most}", f"{found} of {file.format} that take {needed // 1_000_000:,} MB"
-        )
+        raise TooLargeError(f"decoded within {most}", f"{found} of {file.format} that take {needed // 1_000_000:,} MB")
 
 
 def _memory(file: Image.Image, mode: str) -> int:
