@@ -169,7 +169,7 @@ def test_modes_are_converted(url: str) -> None:
         ("/certify", picture(), {"Origin": "http://evil.example"}, 403, "another site"),
         ("/certify", picture(), {"Sec-Fetch-Site": "cross-site"}, 403, "another site"),
     ],
-    ids=range(16),
+    ids=range(18),
 )
 def test_what_it_refuses_it_says_in_one_line(
     url: str, path: str, body: bytes | None, headers: dict[str, str], status: int, words: str
