@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from heatsmooth import InputError
 from heatsmooth.data import ImageSet
+from heatsmooth.device import accelerator
 from heatsmooth.models import load_state, model_hash
 from heatsmooth.progress import Progress, silent
 from heatsmooth.training import Batch, LoaderFeed, Plan, fit, smooth
-from heatsmooth.training.loop import STATE_FILE, accelerator
+from heatsmooth.training.loop import STATE_FILE
 from tests.conftest import Linear
 
 COMMAND = [sys.executable, "-m", "heatsmooth"]

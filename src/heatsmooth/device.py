@@ -1,20 +1,53 @@
-"""How exactly a device computes: float32 stays float32 while heatsmooth computes.
+"""Where heatsmooth computes: on which device, among which processes, and in float32 that stays float32.
 
 On GPUs since Ampere, torch lets convolutions round float32 inputs to TF32 (10 bits of mantissa) unless it is told not
 to, and a user may have allowed the same, or bfloat16, for matrix products. Finite differences, class counts and the
 comparison of a network with its faster form need all 23 bits.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
+from heatsmooth.errors import require
+
+PATIENCE = timedelta(days=7)
+"""How long processes wait for each other; the launcher ends all of them when one fails."""
 PRECISION = "float32"
 """What runs record about how they were computed: never TF32 nor bfloat16."""
+
+
+def accelerator(device: str | None = None) -> Accelerator:
+    """The processes this one belongs to: alone, or as ``accelerate launch`` or ``torchrun`` set it up.
+
+    Launched processes without a GPU compute on the CPU and still belong together. A process waits for the others as
+    long as it takes: shares of a certification may differ by hours.
+    """
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    require(
+        precision in ("", "no"),
+        f"expected --mixed_precision no, got {precision}; finite differences and class counts are float32",
+    )
+    launched = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
+    on_cpu = device == "cpu" or (launched > 1 and not torch.accelerator.is_available())
+    patient = InitProcessGroupKwargs(timeout=PATIENCE)
+    buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
+    processes = Accelerator(cpu=on_cpu, kwargs_handlers=[buffers, patient])
+    kind = processes.device.type
+    require(device in (None, kind), f"--device: expected {kind} on this machine, got {device}; leave it out")
+    require(
+        processes.num_processes == launched,
+        f"expected {launched} processes that know of each other, got one alone on {kind}; add --device cpu",
+    )
+    return processes
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,18 @@ killed and repeated ends with the same weights as an undisturbed one.
 """
 
 import math
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -36,8 +33,6 @@ Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
 
 STATE_FILE = "state.safetensors"
 METRICS_FILE = "metrics.jsonl"
-PATIENCE = timedelta(days=7)
-"""How long processes wait for each other; the launcher ends all of them when one fails."""
 
 
 @dataclass(frozen=True)
@@ -95,31 +90,6 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "steps": lambda done: 0.2 ** sum(done >= drop for drop in (0.3, 0.6, 0.8)),
 }
-
-
-def accelerator(device: str | None = None) -> Accelerator:
-    """The processes this one belongs to: alone, or as ``accelerate launch`` or ``torchrun`` set it up.
-
-    Launched processes without a GPU compute on the CPU and still belong together. A process waits for the others as
-    long as it takes: shares of a certification may differ by hours.
-    """
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    require(
-        precision in ("", "no"),
-        f"expected --mixed_precision no, got {precision}; finite differences and class counts are float32",
-    )
-    launched = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
-    on_cpu = device == "cpu" or (launched > 1 and not torch.accelerator.is_available())
-    patient = InitProcessGroupKwargs(timeout=PATIENCE)
-    buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
-    processes = Accelerator(cpu=on_cpu, kwargs_handlers=[buffers, patient])
-    kind = processes.device.type
-    require(device in (None, kind), f"--device: expected {kind} on this machine, got {device}; leave it out")
-    require(
-        processes.num_processes == launched,
-        f"expected {launched} processes that know of each other, got one alone on {kind}; add --device cpu",
-    )
-    return processes
 
 
 @exact_float32()

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet, ImageStream
+from heatsmooth.device import accelerator
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import copy_of, for_inference, normalising_deviation, serialise
 from heatsmooth.models.checkpoint import load_state, load_strictly
@@ -17,7 +18,7 @@ from heatsmooth.runs import write_atomically
 from heatsmooth.training.baselines import METHODS, Baseline
 from heatsmooth.training.batches import LoaderFeed, SetFeed, StreamFeed
 from heatsmooth.training.heat import Heat, heat_smoothing
-from heatsmooth.training.loop import STATE_FILE, Plan, accelerator, finished_stages, fit, restore_student
+from heatsmooth.training.loop import STATE_FILE, Plan, finished_stages, fit, restore_student
 
 PRESETS: dict[str, Callable[[float, float], tuple[Heat, Plan]]] = {
     "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(lr=0.1)),

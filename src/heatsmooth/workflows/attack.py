@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from heatsmooth.attacks import LOSSES, Adversarial, GaussianAverage, ddn, pgd
 from heatsmooth.data import ImageSet
-from heatsmooth.device import PRECISION, exact_float32
+from heatsmooth.device import PRECISION, accelerator, exact_float32
 from heatsmooth.errors import require
 from heatsmooth.identity import network_settings
 from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_attacks
 from heatsmooth.runs import Records, Run, write_atomically
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.auditing import Audit, audit
+from heatsmooth.device import accelerator
 from heatsmooth.identity import network_settings
 from heatsmooth.models import identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run, read_json, write_json
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.inputs import Images, Network, left_out
 
 

@@ -12,7 +12,7 @@ from heatsmooth.certification.accuracy import average_certified_radius, certifie
 from heatsmooth.certification.radii import round_down
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data.images import size_of
-from heatsmooth.device import exact_float32
+from heatsmooth.device import accelerator, exact_float32
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.identity import Identity, network_settings, recorded_identity
 from heatsmooth.models import Classifier, checked_classes, identify, is_known_as, probabilities_of, save
@@ -20,7 +20,6 @@ from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run, read_json, read_run_info, write_json
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.inputs import Images, Network, left_out
 
 CALIBRATION_FILE = "calibration.json"

@@ -23,7 +23,7 @@ from heatsmooth.certification.settings import Settings
 from heatsmooth.data import as_unit_interval
 from heatsmooth.data.folder import read_image, usual_size
 from heatsmooth.data.images import height_and_width
-from heatsmooth.device import PRECISION, exact_float32
+from heatsmooth.device import PRECISION, accelerator, exact_float32
 from heatsmooth.errors import require
 from heatsmooth.identity import network_settings
 from heatsmooth.models import (
@@ -37,7 +37,6 @@ from heatsmooth.models import (
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run, read_run_info, sha256
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import certified_run, one_pass_class, read_calibration, settings_of
 from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of

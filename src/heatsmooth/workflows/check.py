@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet
 from heatsmooth.data.images import Size, height_and_width
-from heatsmooth.device import exact_float32
+from heatsmooth.device import accelerator, exact_float32
 from heatsmooth.errors import InputError, require
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import (
@@ -26,7 +26,6 @@ from heatsmooth.models import (
 from heatsmooth.models.inference import folded
 from heatsmooth.models.program import PROGRAM
 from heatsmooth.progress import Progress, silent
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.inputs import Images, Network, left_out
 
 SIZES = (32, 28, 224, 64, 96, 128, 256, 299, 384)

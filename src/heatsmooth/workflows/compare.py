@@ -10,13 +10,13 @@ import torch
 
 from heatsmooth.auditing import Audit
 from heatsmooth.certification.settings import Settings
+from heatsmooth.device import accelerator
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import COMPARISON_FILE
 from heatsmooth.runs import read_json, read_run_info, write_json
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.attack import Attack, attack_run
 from heatsmooth.workflows.audit import audit_run
 from heatsmooth.workflows.certify import certify_run, recompute_run

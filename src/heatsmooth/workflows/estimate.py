@@ -8,9 +8,9 @@ import torch
 from heatsmooth.certification.certificates import prepared
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure
 from heatsmooth.certification.settings import Settings
+from heatsmooth.device import accelerator
 from heatsmooth.errors import require
 from heatsmooth.progress import Progress, silent
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.inputs import Images, Network
 
 MEASURED_SECONDS = 2.0

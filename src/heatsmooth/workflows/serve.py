@@ -8,12 +8,12 @@ from typing import Any
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data.folder import USUAL_SIZE
 from heatsmooth.data.images import height_and_width
+from heatsmooth.device import accelerator
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import read_json
 from heatsmooth.serving import Server, Subject
 from heatsmooth.serving.limits import is_loopback
-from heatsmooth.training.loop import accelerator
 from heatsmooth.workflows.calibrate import read_calibration
 from heatsmooth.workflows.inputs import Images, Network
 

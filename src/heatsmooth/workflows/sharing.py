@@ -6,8 +6,8 @@ from typing import ParamSpec, TypeVar, cast
 
 from accelerate import Accelerator
 
+from heatsmooth.device import accelerator
 from heatsmooth.errors import require
-from heatsmooth.training.loop import accelerator
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")

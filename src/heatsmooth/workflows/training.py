@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.data.images import Size
-from heatsmooth.device import PRECISION
+from heatsmooth.device import PRECISION, accelerator
 from heatsmooth.evaluate import accuracy
 from heatsmooth.identity import network_settings
 from heatsmooth.models import (
@@ -31,7 +31,7 @@ from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run
 from heatsmooth.training import Baseline, Plan, preset, smooth, train
-from heatsmooth.training.loop import STATE_FILE, accelerator
+from heatsmooth.training.loop import STATE_FILE
 from heatsmooth.workflows.inputs import Images, Network, left_out
 
 TESTED = 10_000
