@@ -20,7 +20,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 65_535
 """Pixels. A decoder holds whole rows."""
-MOST_MEMORY = 320_000_000
+MOST_MEMORY = 280_000_000
 """Bytes for decoding and resizing, in all threads together."""
 MOST_PARTS = 100_000
 """Of a header: segments, chunks, blocks, strips and tiles, each of which becomes a few objects."""
@@ -32,6 +32,8 @@ DECODER_BUFFERS = {"WEBP": 12, "bmp_rle": 3, "ppm": 8, "ppm_plain": 8}
 """Bytes per pixel that a decoder holds beside the image, by Pillow's name of it; measured."""
 BLOCK_BUFFER = 12
 """Bytes per pixel of a strip or tile in a TIFF file: 16 bits in 4 channels, or 8 bits and the coefficients of JPEG."""
+DIRECTORY = 12
+"""Bytes that the directory of a TIFF file takes at most, per byte of the file: one number of 4 becomes an object."""
 PILLOW_BLOCK = 2**26
 """Bytes. Pillow holds pixels in blocks; those above 32 MiB go back to the system once they are free, in any thread.
 Of smaller ones, each thread keeps what it has freed."""
@@ -183,15 +185,18 @@ def _check_strips(reader: _Reader) -> None:
     """Refuse a TIFF file of too many strips or tiles, of which Pillow makes a list when it opens one."""
     header = reader.read(8)
     if header[:4] in TiffImagePlugin.PREFIXES:
-        try:
-            directory = TiffImagePlugin.ImageFileDirectory_v2(header + (reader.read(8) if header[2] == 43 else b""))
-            reader.seek(directory.next)
-            directory.load(reader)
-            places = [directory.get(tag) for tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS)]
-        except (LookupError, TypeError, struct.error) as error:
-            raise ValueError(f"a damaged directory ({error})") from None
-        if any(isinstance(some, tuple) and len(some) > MOST_PARTS for some in places):
-            raise _too_many_parts()
+        header += reader.read(8) if header[2] == 43 else b""
+        with MEMORY.taken(DIRECTORY * reader.seek(0, io.SEEK_END)):
+            try:
+                directory = TiffImagePlugin.ImageFileDirectory_v2(header)
+                reader.seek(directory.next)
+                directory.load(reader)
+                places = [directory.get(tag) for tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS)]
+            except (LookupError, TypeError, struct.error) as error:
+                raise ValueError(f"a damaged directory ({error})") from None
+            if any(isinstance(some, tuple) and len(some) > MOST_PARTS for some in places):
+                raise _too_many_parts()
+            del directory, places
     reader.seek(0)
 
 
