@@ -9,7 +9,7 @@ import math
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -32,8 +32,8 @@ DECODER_BUFFERS = {"WEBP": 12, "bmp_rle": 3, "ppm": 8, "ppm_plain": 8}
 """Bytes per pixel that a decoder holds beside the image, by Pillow's name of it; measured."""
 BLOCK_BUFFER = 12
 """Bytes per pixel of a strip or tile in a TIFF file: 16 bits in 4 channels, or 8 bits and the coefficients of JPEG."""
-DIRECTORY = 12
-"""Bytes that the directory of a TIFF file takes at most, per byte of the file: one number of 4 becomes an object."""
+BYTES = (1, 2, 7)
+"""Types of a TIFF tag whose content stays as it is: bytes, text, anything."""
 PILLOW_BLOCK = 2**26
 """Bytes. Pillow holds pixels in blocks; those above 32 MiB go back to the system once they are free, in any thread.
 Of smaller ones, each thread keeps what it has freed."""
@@ -79,7 +79,7 @@ def opened(source: Path | BinaryIO) -> Iterator[Image.Image]:
     """An image file, of which the header is read and nothing is decoded; ``TooLargeError`` if its header is a trap."""
     reader = _Reader(io.FileIO(source) if isinstance(source, Path) else cast("io.RawIOBase", source))
     try:
-        _check_strips(reader)
+        _check_directory(reader)
         with Image.open(reader, formats=FORMATS) as file:
             if file.format != "PNG":  # whose chunks after the pixels are read with them
                 reader.parts = math.inf
@@ -181,22 +181,19 @@ def _too_many_parts() -> TooLargeError:
     return TooLargeError(f"with a header of at most {MOST_PARTS:,} parts", "more")
 
 
-def _check_strips(reader: _Reader) -> None:
-    """Refuse a TIFF file of too many strips or tiles, of which Pillow makes a list when it opens one."""
-    header = reader.read(8)
+def _check_directory(reader: _Reader) -> None:
+    """Refuse a TIFF file with too many numbers in a tag, as places of strips: Pillow makes objects of them."""
+    header = reader.read(16)
     if header[:4] in TiffImagePlugin.PREFIXES:
-        header += reader.read(8) if header[2] == 43 else b""
-        with MEMORY.taken(DIRECTORY * reader.seek(0, io.SEEK_END)):
-            try:
-                directory = TiffImagePlugin.ImageFileDirectory_v2(header)
-                reader.seek(directory.next)
-                directory.load(reader)
-                places = [directory.get(tag) for tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS)]
-            except (LookupError, TypeError, struct.error) as error:
-                raise ValueError(f"a damaged directory ({error})") from None
-            if any(isinstance(some, tuple) and len(some) > MOST_PARTS for some in places):
-                raise _too_many_parts()
-            del directory, places
+        order, large = "<" if header.startswith(b"II") else ">", header[2] == 43
+        first, entries, entry = ("8xQ", "Q", "HHQ8x") if large else ("4xL8x", "H", "HHL4x")
+        with suppress(struct.error):  # a short file, of which Pillow finds the end
+            reader.seek(*struct.unpack(order + first, header))
+            (number,) = struct.unpack(order + entries, reader.read(struct.calcsize(order + entries)))
+            for _ in range(number):
+                _, kind, count = struct.unpack(order + entry, reader.read(struct.calcsize(order + entry)))
+                if kind not in BYTES and count > MOST_PARTS:
+                    raise _too_many_parts()
     reader.seek(0)
 
 
