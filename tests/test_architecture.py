@@ -27,7 +27,7 @@ ALLOWED = {
     "calibrate": {"certification", "runs"},
     "export": {"calibrate", "certification", "models", "runs"},
     "peers": {"models"},
-    "report": {"certification", "records", "runs"},
+    "report": {"certification", "identity", "records", "runs"},
     "serving": {"attacks", "calibrate", "certification", "data", "models"},
     "workflows": {
         "auditing",

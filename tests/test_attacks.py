@@ -1,12 +1,15 @@
 """On a linear classifier of two classes the smallest adversarial perturbation is known."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatsmooth import InputError
-from heatsmooth.attacks import GaussianAverage, ddn, is_wrong, pgd
+from heatsmooth.attacks import Adversarial, GaussianAverage, ddn, is_wrong, pgd
 from tests.conftest import Linear
 
 
@@ -108,6 +111,14 @@ def test_a_flat_network_is_not_attacked_and_gives_no_nan() -> None:
     for found in (pgd(model, images, labels, eps=1.0), ddn(model, images, labels)):
         assert not bool(found.success.any())
         assert bool(found.images.isfinite().all())
+
+
+@pytest.mark.parametrize("attack", [partial(pgd, eps=1.0), ddn])
+def test_pixels_that_are_not_finite_are_refused(attack: Callable[..., Adversarial]) -> None:
+    images = torch.rand(2, 1, 4, 4)
+    images[1, 0, 0, 0] = torch.nan
+    with pytest.raises(InputError, match="expected finite pixels"):
+        attack(Linear(torch.randn(3, 16)), images, torch.zeros(2, dtype=torch.int64))
 
 
 def test_the_network_is_left_as_it_was() -> None:

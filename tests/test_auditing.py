@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heatsmooth.auditing import audit, verdict
 from heatsmooth.cli import run
 from heatsmooth.data import ImageSet
-from heatsmooth.models import save
+from heatsmooth.models import NetworkSpec, build, save
 from heatsmooth.report import build_report
 from tests.conftest import tiny_classifier
 
@@ -85,6 +85,25 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((tmp_path / "out/audit.json").read_text())["verdict"] == found["verdict"]
     assert run([*words.split(), "--steps", "0"]) == 2
     assert "expected" in capsys.readouterr().err
+
+
+def test_the_teacher_may_be_another_network(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A built-in student and a teacher of the user's own code: each is loaded as what it is."""
+    (in_tmp / "own.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+    monkeypatch.syspath_prepend(in_tmp)
+    save(tiny_classifier(), in_tmp / "m.safetensors")
+    save(build(NetworkSpec("own:net", 10, 1)), in_tmp / "t.safetensors")
+    words = "audit --data fashion-mini --from m.safetensors --sigma 0.25 --images 2 --n 60 --steps 2 --noise-samples 2"
+    words += " --device cpu --quiet --out out --teacher"
+    assert run([*words.split(), "t.safetensors"]) == 2
+    told = capsys.readouterr().err
+    assert "--teacher t.safetensors --teacher-model own:net" in told
+    assert run([*words.split(), "t.safetensors", "--teacher-model", "own:net"]) == 0
+    assert run([*words.split(), "own:net", "--out", "again"]) == 0
 
 
 def refuse_constant(name: str) -> None:

@@ -3,7 +3,9 @@
 import importlib
 import json
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -265,3 +267,60 @@ def test_a_network_of_transformers_is_known_wherever_it_lies() -> None:
     here, there = (Classifier(network, NetworkSpec(name, 4, config="{}")) for name in ("hf:net", "hf:/abs/net"))
     assert is_known_as(there, identify(here, SHAPE))
     assert not is_known_as(Classifier(network, NetworkSpec("hf:net", 4, config="{1}")), identify(here, SHAPE))
+
+
+@pytest.mark.parametrize("classes", [5, 1000])
+@pytest.mark.parametrize("masked", [-1e4, -1e9, -torch.inf, torch.nan])
+def test_one_huge_logit_does_not_hide_what_the_others_say(classes: int, masked: float) -> None:
+    class Masked(nn.Module):
+        """The logits of all classes but one, times a sign that no weight tells."""
+
+        def __init__(self, sign: float) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.sign, self.fc = sign, nn.Linear(3 * 12 * 12, classes - 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits = self.sign * self.fc(x.flatten(1))
+            return torch.cat([logits, torch.full_like(logits[:, :1], masked)], 1)
+
+    plain, flipped = (identify(Masked(sign), SHAPE) for sign in (1.0, -1.0))
+    assert plain.difference(identify(Masked(1.0), SHAPE)) is None
+    assert plain.difference(flipped) is not None
+
+
+def test_parts_that_begin_together_are_compared_with_each_other(tmp_path: Path) -> None:
+    """Two processes that look for another's settings before either has written its own would mix two networks."""
+    code = """
+import sys, time
+from pathlib import Path
+from heatsmooth.runs import Run
+number, begin = sys.argv[1:]
+time.sleep(max(0, float(begin) - time.time()))
+try:
+    Run(Path("R"), "certify", {"model": number}, part=f"-{number}-of-2").close()
+except ValueError as error:
+    sys.exit(str(error))
+"""
+    for _ in range(3):
+        shutil.rmtree(tmp_path / "R", ignore_errors=True)
+        begin = str(time.time() + 1.5)
+        words = ([sys.executable, "-c", code, number, begin] for number in "12")
+        both = [subprocess.Popen(each, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for each in words]
+        told = [process.communicate(timeout=60)[1] for process in both]
+        assert sorted(process.returncode for process in both) == [0, 1]
+        assert "expected the model it was started with" in "".join(told)
+
+
+def test_parts_of_two_networks_that_were_copied_together_are_refused(
+    nets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("a", "flipped"), start=1):
+        assert run(f"{CERTIFY} --from alike:{name} --shard {number}/2 --out {name}".split()) == 0
+    for file in Path("flipped").glob("*2-of-2*"):
+        shutil.copy(file, "a")
+    capsys.readouterr()
+    assert run(["calibrate", "--certificates", "a", "--epsilon", "0.4", "--from", "alike:a", "--out", "out"]) == 2
+    assert "expected a part of one run, got another" in capsys.readouterr().err
+    assert run(["report", "a", "--out", "page.html"]) == 2
+    assert "parts with other settings" in capsys.readouterr().err

@@ -1,12 +1,14 @@
 import json
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
 import torch
+from torch import Tensor, nn
 
 from heatsmooth import InputError
 from heatsmooth.models import (
@@ -14,6 +16,7 @@ from heatsmooth.models import (
     Classifier,
     NetworkSpec,
     build,
+    check_independence,
     copy_of,
     count_classes,
     evaluating,
@@ -261,3 +264,38 @@ def test_weights_are_read_of_one_moment_while_another_process_replaces_them(tmp_
     finally:
         writing = False
         writer.join()
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda y: y - y.mean(0, keepdim=True),
+        lambda y: y / len(y),
+        lambda y: y - 0.5 * torch.cat([torch.zeros_like(y[:1]), y[:-1]]),
+        lambda y: y - 0.5 * y[:1] * (torch.arange(len(y))[:, None] > 0),
+        lambda y: y - 0.5 * y[-1:],
+    ],
+    ids=["mean", "number", "one before", "first", "last"],
+)
+def test_every_dependence_on_the_batch_is_refused(mixed: Callable[[Tensor], Tensor]) -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return mixed(self.fc(x.flatten(1)))
+
+    examples = torch.rand(8, 1, 4, 4)
+    with pytest.raises(InputError, match="that do not depend on its batch"):
+        check_independence(Mixing(), examples)
+    check_independence(Mixing().fc, examples.flatten(1))
+
+
+def test_logits_that_are_not_finite_are_not_taken_for_dependence() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1).where(torch.arange(len(x))[:, None] < 3, torch.nan)
+
+    with pytest.raises(InputError, match="expected finite logits"):
+        check_independence(Broken(), torch.rand(8, 1, 4, 4))

@@ -570,6 +570,16 @@ def test_no_gallery_takes_memory_it_only_declares_or_stops_the_page(
     assert "gallery" in summary["sections"]
 
 
+@pytest.mark.parametrize("shape", [(6, 1, 200_000, 1), (6, 10**12, 0, 1), (6, 0, 8, 3)])
+def test_no_shape_of_a_gallery_stops_the_page(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    attack = write_attack(tmp_path / "runs/odd", "m", "ddn", images=9, middle=1.0)
+    empty = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape, (0, 0, 0, 0))
+    np.savez(attack / "gallery.npz", clean=empty, noisy=empty, adversarial=empty)
+    summary = build_report([tmp_path / "runs"], tmp_path / "report.html")
+    assert [entry["name"] for entry in summary["skipped"]] == ["odd"]
+    assert summary["attacks"] == 1
+
+
 def test_what_lacks_memory_is_skipped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_attack(tmp_path / "runs/large", "m", "ddn", images=9, middle=1.0, gallery=True)
 

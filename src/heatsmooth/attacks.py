@@ -57,6 +57,7 @@ def pgd(
     ``eps`` is one radius, or one an image. With ``early_stop`` an image is done as soon as its label leaves the
     ``top_k``; without, every image takes all steps, as adversarial training wants. ``loss``: see ``LOSSES``.
     """
+    _check_images(images)
     radius = _column(eps, images)
     require(bool((radius > 0).all()), f"--eps: expected positive radii, got {float(radius.min()):g}")
     _check_steps(steps, loss)
@@ -100,6 +101,7 @@ def ddn(
     its norm shrinks by the factor 1 − gamma where it is adversarial and grows by 1 + gamma where it is not,
     up to ``eps``. With ``early_stop`` images that are wrong from the start take no step.
     """
+    _check_images(images)
     _check_steps(steps, loss)
     require(eps > 0, f"--eps: expected a positive radius, got {eps}")
     images = images.detach()
@@ -230,6 +232,10 @@ def _verified(model: nn.Module, images: Tensor, found: Tensor, labels: Tensor, t
         success = is_wrong(model(found), labels, top_k)
     distance = torch.where(success, _norms(found - images).flatten(), torch.inf)
     return Adversarial(found, distance, success)
+
+
+def _check_images(images: Tensor) -> None:
+    require(bool(images.isfinite().all()), "expected finite pixels, got NaN or infinity; attack images in [0, 1]")
 
 
 def _check_steps(steps: int, loss: str) -> None:

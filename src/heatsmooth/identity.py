@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from heatsmooth.errors import InputError
 
-FORMAT = 1
+FORMAT = 2
 ROUNDING, LEAST = 1e-4, 1e-2
 """Answers are alike if they differ by at most this share of the largest of them, or of ``LEAST`` if that is more."""
 
@@ -42,6 +42,8 @@ class Identity:
             return None
         if self.architecture != recorded.architecture:
             return "architecture", recorded.architecture, self.architecture
+        if recorded.shape is None or self.shape is None:
+            return None
         if self.shape != recorded.shape:
             return "shape of probe images", recorded.shape, self.shape
         return _other_answer(recorded.answers, self.answers)
@@ -56,6 +58,8 @@ class Identity:
         if isinstance(value, str):
             return cls(value)
         try:
+            if value["format"] == 1:  # whose answers were compared otherwise
+                return cls(str(value["weights"]), str(value["architecture"]))
             if value["format"] != FORMAT:
                 raise ValueError(f"format {value['format']}")
             shape, given = tuple(map(int, value["shape"])), value["answers"]

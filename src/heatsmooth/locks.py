@@ -4,7 +4,8 @@ import fcntl
 import os
 import platform
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -33,11 +34,19 @@ class DirectoryLock:
         self._held.close()
 
 
-def _take(held: ExitStack, directory: Path, path: Path, kind: int) -> None:
-    """Lock a file, now or not at all."""
+@contextmanager
+def one_at_a_time(directory: Path) -> Iterator[None]:
+    """For a moment, no other process of any part is in here: it waits."""
+    with ExitStack() as held:
+        _take(held, directory, directory / f"{LOCK_FILE}-moment", fcntl.LOCK_EX, wait=True)
+        yield
+
+
+def _take(held: ExitStack, directory: Path, path: Path, kind: int, *, wait: bool = False) -> None:
+    """Lock a file; if another process has it, ``wait`` or refuse."""
     file: IO[str] = held.enter_context(_opened(directory, path))
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InputError(
             f"{directory}: expected no other process here, got one at work; wait for it or name another --out"

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from heatsmooth.errors import InputError
 from heatsmooth.identity import first_difference
-from heatsmooth.locks import DirectoryLock, is_abandoned
+from heatsmooth.locks import DirectoryLock, is_abandoned, one_at_a_time
 
 VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors")
 
@@ -261,7 +261,8 @@ class Run:
         self._lock = DirectoryLock(path, part)
         try:
             self._remove_torn_files(part)
-            self.info = self._begun_or_continued(command, json.loads(_json(settings)), arguments)
+            with one_at_a_time(path):  # two parts that begin together must see each other's settings
+                self.info = self._begun_or_continued(command, json.loads(_json(settings)), arguments)
         except BaseException:
             self.close()
             raise

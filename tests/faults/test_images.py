@@ -10,15 +10,18 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from heatsmooth import InputError
+from heatsmooth.data import decoding
 from heatsmooth.data.decoding import LONGEST_RESIZED, Fit, Memory
 from heatsmooth.data.folder import load_folder, read_image
 from heatsmooth.models import NetworkSpec, build, save
@@ -199,6 +202,30 @@ def test_threads_share_the_memory() -> None:
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(work, [30, 45, 1_000, 10, 60, 100] * 8))
     assert 60 <= most <= 100
+
+
+def test_headers_share_the_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed text in the headers of many files at once: no more are open than there is memory for."""
+    picture().save(tmp_path / "x.png")
+    most, now, lock = 0, 0, threading.Lock()
+    plain = decoding.opened
+
+    @contextmanager
+    def counted(source: Path | BinaryIO) -> Iterator[Image.Image]:
+        nonlocal most, now
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.005)
+        with plain(source) as file:
+            yield file
+        with lock:
+            now -= 1
+
+    monkeypatch.setattr(decoding, "opened", counted)
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda _: read_image(tmp_path / "x.png", SIZE), range(48)))
+    assert 1 <= most <= decoding.MOST_MEMORY // decoding.HEADER_MEMORY
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

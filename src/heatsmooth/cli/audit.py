@@ -17,6 +17,7 @@ def audit(
     sigma: o.Sigma,
     out: o.Out,
     teacher: Annotated[Path | None, typer.Option(help="The network it was smoothed from.")] = None,
+    teacher_model: Annotated[str | None, typer.Option(help="Its architecture, if it needs another --model.")] = None,
     n: Annotated[int, typer.Option(help="Noisy draws an image.")] = 1000,
     alpha: Annotated[float, typer.Option(help="Probability that a certificate is false.")] = 0.001,
     steps: Annotated[int, typer.Option(help="Steps of the attacks.")] = 50,
@@ -42,16 +43,17 @@ def audit(
     """
     from heatsmooth.auditing import Audit
     from heatsmooth.progress import bar
-    from heatsmooth.workflows.audit import audit_run
+    from heatsmooth.workflows.audit import audit_run, teacher_network
     from heatsmooth.workflows.inputs import Images
     from heatsmooth.workflows.sharing import by_the_leader
 
+    network = o.network(source, model, classes, mean, std, image_size)
     with bar(shown=not quiet) as progress:
         found = by_the_leader(audit_run)(
             how=Audit(sigma, n=n, alpha=alpha, steps=steps, noise_samples=noise_samples),
             out=out,
-            teacher=teacher,
-            network=o.network(source, model, classes, mean, std, image_size),
+            teacher=None if teacher is None else teacher_network(teacher, network, teacher_model),
+            network=network,
             images=Images(data, data_root, class_index, skip_broken, stride, images),
             seed=seed,
             device=device,

@@ -57,7 +57,7 @@ def demo(
         found["audit"] = by_the_leader(audit_run)(
             network=Network(out / "smoothed"),
             images=Images(DATA, stride=20, count=max(1, images // 2)),
-            teacher=out / "baseline",
+            teacher=Network(out / "baseline"),
             how=how,
             out=out / "smoothed-audited",
             **common,

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from PIL import Image, TiffImagePlugin, _imaging
+from PIL import Image, PngImagePlugin, TiffImagePlugin, _imaging
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What is decoded: no format whose reader starts another program."""
@@ -24,6 +24,8 @@ MOST_MEMORY = 280_000_000
 """Bytes for decoding and resizing, in all threads together."""
 MOST_PARTS = 100_000
 """Of a header: segments, chunks, blocks, strips and tiles, each of which becomes a few objects."""
+HEADER_MEMORY = PngImagePlugin.MAX_TEXT_MEMORY
+"""Bytes that the header of a file may take: PNG files may hold that much packed text."""
 LONGEST_RESIZED = 2048
 """Pixels. Of a side that would become longer, only the middle is resized, though never less than the crop."""
 RESIZE_RATIO = 256 / 224
@@ -93,11 +95,15 @@ def decode(source: Path | BinaryIO, mode: str, shape: tuple[int, int]) -> Image.
 
     ``TooLargeError`` before anything is decoded if that takes more than is allowed.
     """
+    with MEMORY.taken(HEADER_MEMORY), opened(source) as file:
+        _check_size(file, mode)
+        fit = Fit.of(file.size, shape)
+        needed = HEADER_MEMORY + _memory(file, mode) + fit.memory
     with ExitStack() as held:  # memory is given back after the file's own is free
+        held.enter_context(MEMORY.taken(needed))
+        if not isinstance(source, Path):
+            source.seek(0)
         with opened(source) as file:
-            _check_size(file, mode)
-            fit = Fit.of(file.size, shape)
-            held.enter_context(MEMORY.taken(_memory(file, mode) + fit.memory))
             image = _in_eight_bits(file)
             if image.mode not in (mode, "L"):
                 image = image.convert(mode)

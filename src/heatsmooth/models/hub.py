@@ -47,7 +47,7 @@ def hub_spec(name: str, *, classes: int | None = None, channels: int | None = No
         )
     except InputError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
         raise _unfit(name, error) from None
     size = _image_size(_processor(name) or {}, config)
     count, depth = int(config.num_labels), int(getattr(config, "num_channels", 3))
@@ -69,7 +69,7 @@ def build_network(spec: NetworkSpec) -> nn.Module:
             network = transformers.AutoModelForImageClassification.from_config(config, trust_remote_code=False)
     except InputError:
         raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError, RecursionError) as error:
         raise _unfit(name, error) from None
     assert isinstance(network, nn.Module)
     return network.float()
@@ -95,7 +95,7 @@ def pretrained(
             f"hf:{name}: expected weights that are tensors alone, got a pickle that holds code; "
             "save them with model.save_pretrained"
         ) from None
-    except (safetensors.SafetensorError, *DAMAGED) as error:
+    except (safetensors.SafetensorError, ImportError, *DAMAGED) as error:
         raise _unfit(name, error) from None
     for kind in ("missing", "mismatched", "unexpected"):
         found = sorted(map(str, loaded.get(f"{kind}_keys", ())))

@@ -69,12 +69,20 @@ def checked_classes(model: nn.Module, shape: tuple[int, int, int]) -> int:
 
 @exact_float32()
 def check_independence(model: nn.Module, examples: Tensor) -> None:
-    """Refuse a network whose answer for an image depends on the other images of its batch."""
+    """Refuse a network whose answer for an image depends on the others of its batch, on their number or its place.
+
+    Every example is compared in another order, some also alone and among other images.
+    """
+    some = torch.arange(0, len(examples), max(1, len(examples) // 3))
     with torch.inference_mode():
         among_these = model(examples)
+        reversed_order = model(examples.flip(0)).flip(0)
+        alone = torch.cat([model(examples[i : i + 1]) for i in some.tolist()])
         among_others = model(torch.cat([examples[:1], examples[1:].flip(-1).flip(0) ** 2]))
+    require(bool(among_these.isfinite().all()), "expected finite logits, got NaN or infinity for some images")
     scale = float(among_these.abs().max().clamp_min(1))
-    apart = float((among_these[0] - among_others[0]).abs().max())
+    differences = among_these - reversed_order, among_these[some] - alone, among_these[:1] - among_others[:1]
+    apart = max(float(difference.abs().max()) for difference in differences)
     require(
         apart <= TOLERANCE * scale,
         f"expected logits of an image that do not depend on its batch, got a difference of {apart:.3g}; "

@@ -22,6 +22,8 @@ PROBES, NUMBERS = 4, 8
 COARSE, NOISE = 4, 0.3
 """Images are smooth, interpolated from so many points a side; the second half of them has this share of noise."""
 DIGITS = 7
+NOT_A_NUMBER, INFINITE = 750.0, 1000.0
+"""What stands for logits that are not finite; log(1 + x) is below 710 for every other number."""
 
 
 def identify(model: nn.Module, shape: Sequence[int]) -> Identity:
@@ -61,8 +63,12 @@ def _uniform(purpose: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def _numbers(logits: Tensor) -> tuple[tuple[float, ...], ...]:
-    """At most ``NUMBERS`` for each row: the logits, or, if there are more, fixed random mixtures of all of them."""
-    finite = logits.detach().double().cpu().nan_to_num(0.0, 0.0, 0.0)
+    """At most ``NUMBERS`` for each row: ±log(1 + |logit|), or, if there are more, fixed random mixtures of all of them.
+
+    The logarithm keeps one huge logit, such as that of a masked class, from hiding what the others say.
+    """
+    exact = logits.detach().double().cpu()
+    finite = (exact.sign() * exact.abs().log1p()).nan_to_num(NOT_A_NUMBER, INFINITE, -INFINITE)
     classes = finite.shape[1]
     if classes > NUMBERS:
         mixture = _uniform("mixture", (classes, NUMBERS)).double() * 2 - 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.identity import first_difference
 from heatsmooth.records import COMPARISON_FILE
 from heatsmooth.report.values import number, one_line
 from heatsmooth.runs import read_json
@@ -126,6 +127,10 @@ def read_run(place: Place) -> Run:
     info = parts[0]
     command = info.get("command")
     require(isinstance(command, str), f"{place.path}: expected a run with a command, got {command!r}; is it a run?")
+    for part in parts[1:]:
+        one, other = (each.get("settings") for each in (info, part))
+        alike = not (isinstance(one, dict) and isinstance(other, dict)) or first_difference(one, other) is None
+        require(alike, f"{place.path}: expected parts of one run, got parts with other settings; read them apart")
     spent = [number(part, "seconds") for part in parts]
     return Run(
         place.name,

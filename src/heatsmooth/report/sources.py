@@ -59,6 +59,8 @@ UNREADABLE = (
     zlib.error,
 )
 """What reading a file that is not what it seems may raise."""
+GALLERY_SIDE = 4096
+"""Pixels of the longest side of an image in a gallery."""
 GALLERY_BYTES = 128 * 2**20
 """The most that the arrays of a gallery may need in memory."""
 FARTHEST = 1e6
@@ -272,6 +274,7 @@ def _read_gallery(place: Place, collection: Collection) -> None:
     count = len(next(iter(images.values())))
     for key, pixels in images.items():
         good = pixels.ndim == 4 and pixels.dtype == np.uint8 and len(pixels) == count and pixels.shape[3] in (1, 3)
+        good = good and all(1 <= side <= GALLERY_SIDE for side in pixels.shape[1:3])
         require(good, f"gallery.npz: expected {key} as uint8 (images, height, width, channels), got {pixels.shape}")
     facts = {key: value for key, value in held.items() if key not in GALLERY and value.shape == (count,)}
     collection.galleries.append(Gallery(run.name, _model(run), images, facts))

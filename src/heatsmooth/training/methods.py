@@ -98,7 +98,7 @@ def smooth(
     With ``out``, the run can be killed and repeated.
     """
     heat, plan = _preset(preset, sigma, deviation=normalising_deviation(model), **changes)
-    out = None if out is None else Path(out)
+    out = _directory(out)
     processes = accelerator(device)
     if isinstance(images, ImageSet):
         feed: SetFeed | StreamFeed | LoaderFeed = SetFeed(images.without_labels(), plan.batch_size, seed, plan.augment)
@@ -175,7 +175,7 @@ def train(
     """A copy of ``model`` trained with labels by one of the baselines, in evaluation mode."""
     if images.labels is None:
         raise InputError(f"{images.name}: expected labels to train with, got none; only `smooth` needs none")
-    out = None if out is None else Path(out)
+    out = _directory(out)
     student = copy_of(model)
     if out is None or finished_stages(out) == 0:
         fit(
@@ -192,6 +192,14 @@ def train(
             log_every=log_every,
         )
     return _result(student, out)
+
+
+def _directory(out: Path | str | None) -> Path | None:
+    """The directory of a run, made if it is not there."""
+    if out is None:
+        return None
+    Path(out).mkdir(parents=True, exist_ok=True)
+    return Path(out)
 
 
 def _result(student: nn.Module, out: Path | None) -> nn.Module:

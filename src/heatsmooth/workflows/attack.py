@@ -16,7 +16,7 @@ from heatsmooth.data import ImageSet
 from heatsmooth.device import PRECISION, accelerator, exact_float32
 from heatsmooth.errors import require
 from heatsmooth.identity import network_settings
-from heatsmooth.models import check_gradient, count_classes, device_of, for_inference, identify
+from heatsmooth.models import check_gradient, check_independence, count_classes, device_of, for_inference, identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_attacks
 from heatsmooth.runs import Records, Run, write_atomically
@@ -104,6 +104,7 @@ def attack_run(
     first = chosen.images(torch.arange(min(4, len(chosen)))).to(processes.device)
     count = count_classes(model, first)
     chosen.check_classes(count)
+    check_independence(model, first.repeat(4, 1, 1, 1)[:4])
     check_gradient(model, first)
     require(attack.top_k < count, f"--top-k: expected less than the {count} classes, got {attack.top_k}")
     shard, part = share_of(processes, shard)

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from heatsmooth.auditing import Audit, audit
+from heatsmooth.data import ImageSet
 from heatsmooth.device import accelerator
+from heatsmooth.errors import InputError
 from heatsmooth.identity import network_settings
-from heatsmooth.models import identify
+from heatsmooth.models import Classifier, identify, recorded_spec
+from heatsmooth.models.checkpoint import CALLABLE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Run, read_json, write_json
 from heatsmooth.workflows.inputs import Images, Network, left_out
@@ -19,7 +22,7 @@ def audit_run(
     images: Images,
     how: Audit,
     out: Path,
-    teacher: Path | None = None,
+    teacher: Network | None = None,
     seed: int = 0,
     device: str | None = None,
     progress: Progress = silent,
@@ -28,7 +31,7 @@ def audit_run(
     chosen = images.load(network.side, progress=progress)
     place = accelerator(device).device
     model = network.load(chosen).to(place)
-    former = None if teacher is None else replace(network, source=teacher).load(chosen).to(place)
+    former = None if teacher is None else _loaded_teacher(teacher, chosen).to(place)
     identity = {
         "data": chosen.describe(),
         **network_settings(
@@ -44,3 +47,26 @@ def audit_run(
             write_json(out / "audit.json", found)
             run.update(status="done", model_hash=identity["model"])
         return {"command": "audit", "out": str(out), **read_json(out / "audit.json"), **left_out(chosen)}
+
+
+def teacher_network(source: Path, network: Network, model: str | None = None) -> Network:
+    """The teacher at ``source``: as its own record says, else, for plain weights, as ``network`` is described.
+
+    ``model``: the code of a teacher whose architecture is not that of ``network``.
+    """
+    if CALLABLE.fullmatch(str(source)):
+        return Network(source)
+    spec = recorded_spec(source)
+    if spec is None:
+        return replace(network, source=source, model=model or network.model)
+    return Network(source, model or (network.code if network.code == spec.architecture else None))
+
+
+def _loaded_teacher(teacher: Network, images: ImageSet) -> Classifier:
+    try:
+        return teacher.load(images)
+    except InputError as error:
+        if not error.options:
+            raise
+        message = str(error).replace("--model", "--teacher-model")
+        raise InputError(message, options=("--teacher-model", *error.options[1:])) from None

@@ -14,7 +14,7 @@ from heatsmooth.certification.settings import Settings
 from heatsmooth.data.images import size_of
 from heatsmooth.device import accelerator, exact_float32
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.identity import Identity, network_settings, recorded_identity
+from heatsmooth.identity import Identity, first_difference, network_settings, recorded_identity
 from heatsmooth.models import Classifier, checked_classes, identify, is_known_as, probabilities_of, save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
@@ -31,7 +31,14 @@ def certified_run(directory: Path, option: str) -> dict[str, Any]:
     """What the certificates of a directory, named by ``option``, were made with: the settings of its run."""
     files = sorted(directory.glob("run*.json"))
     require(bool(files), f"{option} {directory}: expected a 'certify' run, got none; check the path")
-    info = max(map(read_run_info, files), key=lambda part: "networks" in part["settings"])
+    parts = [read_run_info(file) for file in files]
+    info = max(parts, key=lambda part: "networks" in part["settings"])
+    for file, part in zip(files, parts, strict=True):
+        other = first_difference(info["settings"], part["settings"])
+        require(
+            part["command"] == info["command"] and other is None,
+            f"{file}: expected a part of one run, got another {other[0] if other else 'command'}; remove that part",
+        )
     require(
         info["command"] == "certify",
         f"{option} {directory}: expected a 'certify' run, got {info['command']!r}; name another",

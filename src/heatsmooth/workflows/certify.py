@@ -189,7 +189,8 @@ def predict_images(
     With ``noise_samples``: Cohen's PREDICT, the class of the averaged network or an abstention, wrong with
     probability at most ``alpha`` for images made without knowledge of ``seed``; None takes a secret one.
 
-    Files are read, evaluated and dropped a few at a time, and the row of a file does not depend on the other files.
+    Files are read, evaluated and dropped a few at a time, and the row of a file does not depend, but for rounding,
+    on the other files.
     Where a logit is not finite, class and probability are None and radii are 0.
     """
     require(sigma is None or sigma > 0, f"--sigma: expected a positive number, got {sigma}")

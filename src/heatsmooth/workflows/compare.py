@@ -186,7 +186,7 @@ class Kitchen:
         audit_run(
             network=self.made(name),
             images=self.spread(self.recipe.audited),
-            teacher=self.place / method.start,
+            teacher=self.made(method.start),
             how=Audit(self.recipe.sigma, n=min(1000, self.recipe.n), steps=self.recipe.steps),
             out=self.place / f"{name}-audited",
             **self.common,
