@@ -15,7 +15,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -261,7 +261,7 @@ class Run:
         self._lock = DirectoryLock(path, part)
         try:
             self._remove_torn_files(part)
-            with one_at_a_time(path):  # two parts that begin together must see each other's settings
+            with one_at_a_time(path) if part else nullcontext():  # parts that begin together must see each other
                 self.info = self._begun_or_continued(command, json.loads(_json(settings)), arguments)
         except BaseException:
             self.close()
