@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatsmooth.certification.bounds import clopper_pearson_lower
 from heatsmooth.certification.certificates import certify
-from heatsmooth.certification.radii import one_sided_radius
 from heatsmooth.data import load as load_data
 from heatsmooth.errors import InputError
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import load, model_hash, normalising_deviation
 from heatsmooth.progress import Progress, bar
 from heatsmooth.runs import Records, provenance, read_records
+from heatsmooth.statistics.bounds import clopper_pearson_lower
+from heatsmooth.statistics.radii import one_sided_radius
 from heatsmooth.training import preset, smooth
 
 _HALF: dict[str, Any] = {"weight": 0.5}

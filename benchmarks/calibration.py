@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from heatsmooth.calibrate import Calibration, calibrate, coverage
-from heatsmooth.certification.bounds import Floats
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import provenance, read_json
+from heatsmooth.statistics.bounds import Floats
 
 HELD_OUT = 0.25
 BINS = 5

@@ -23,15 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.certification.bounds import clopper_pearson_lower
 from heatsmooth.certification.certificates import Certificates, certify, certify_each
-from heatsmooth.certification.radii import one_sided_radius
 from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.models import NetworkSpec, build, for_inference, load
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import provenance, read_json
+from heatsmooth.statistics.bounds import clopper_pearson_lower
+from heatsmooth.statistics.radii import one_sided_radius
 
 SIGMA, ALPHA, N0 = 0.25, 0.001, 100
 

@@ -19,10 +19,10 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.certification.bounds import predict
 from heatsmooth.export import export_onnx
 from heatsmooth.models import NetworkSpec, build
 from heatsmooth.runs import provenance
+from heatsmooth.statistics.bounds import predict
 from heatsmooth.workflows.timing import inference_times
 
 SIGMA, CLASSES = 0.25, 10

@@ -5,13 +5,13 @@ import pytest
 from scipy import stats
 
 from heatsmooth import InputError
-from heatsmooth.certification.accuracy import (
+from heatsmooth.statistics.accuracy import (
     average_certified_radius,
     certified_accuracy,
     certified_accuracy_band,
     false_certificates,
 )
-from heatsmooth.certification.bounds import clopper_pearson
+from heatsmooth.statistics.bounds import clopper_pearson
 
 RADIUS = [0.5, 0.25, 0.9, 0.0, 0.3]
 CORRECT = [True, True, False, True, True]

@@ -8,7 +8,7 @@ from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from heatsmooth import InputError
-from heatsmooth.certification.bounds import (
+from heatsmooth.statistics.bounds import (
     bernstein_lower,
     bernstein_upper,
     clopper_pearson,

@@ -10,7 +10,7 @@ from scipy import special
 
 from heatsmooth import InputError
 from heatsmooth.calibrate import Calibration, calibrate, coverage
-from heatsmooth.certification.bounds import Floats
+from heatsmooth.statistics.bounds import Floats
 
 SIGMA, ALPHA, CAP = 0.25, 0.001, 0.616
 KINDS = ("alike", "tied", "unrelated", "inverted")

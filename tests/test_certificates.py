@@ -16,15 +16,15 @@ import torch
 from scipy import special
 
 import heatsmooth as hs
-from heatsmooth.certification.bounds import clopper_pearson_lower
 from heatsmooth.certification.certificates import Certificates, certificate, certify_each, certify_image
 from heatsmooth.certification.logs import read_log
 from heatsmooth.certification.sampling import Ask, Tally
-from heatsmooth.certification.sequences import anytime_lower
 from heatsmooth.certification.settings import Settings, radii_of
 from heatsmooth.cli import run
 from heatsmooth.data import ImageSet
 from heatsmooth.records import read_certificates
+from heatsmooth.statistics.bounds import clopper_pearson_lower
+from heatsmooth.statistics.sequences import anytime_lower
 from tests.conftest import Linear
 
 SIGMA = 0.25

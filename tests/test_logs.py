@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from heatsmooth import InputError
-from heatsmooth.certification.accuracy import certified_accuracy
 from heatsmooth.certification.logs import read_log
+from heatsmooth.statistics.accuracy import certified_accuracy
 
 PUBLISHED = Path(__file__).parents[2] / "shared/data/cohen-logs"
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"

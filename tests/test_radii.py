@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import optimize, special
 
 from heatsmooth import InputError
-from heatsmooth.certification.bounds import clopper_pearson_lower, label_bounds, label_mean_bounds
-from heatsmooth.certification.radii import (
+from heatsmooth.statistics.bounds import clopper_pearson_lower, label_bounds, label_mean_bounds
+from heatsmooth.statistics.radii import (
     l_bound,
     l_bound_between,
     largest_radius,

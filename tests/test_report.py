@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 from scipy import special
 
-from heatsmooth.certification.bounds import clopper_pearson_lower
-from heatsmooth.certification.radii import largest_radius
 from heatsmooth.errors import InputError
 from heatsmooth.report import build_report
 from heatsmooth.report.chart import Chart, Series
@@ -26,6 +24,8 @@ from heatsmooth.report.naming import Names
 from heatsmooth.report.pdf import pdf
 from heatsmooth.report.sources import read_sources
 from heatsmooth.report.tables import Column, Table, latex, markdown
+from heatsmooth.statistics.bounds import clopper_pearson_lower
+from heatsmooth.statistics.radii import largest_radius
 
 PUBLISHED = Path(__file__).parents[2] / "shared/data/cohen-logs"
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from scipy import special
 
 from heatsmooth import InputError
-from heatsmooth.certification.bounds import (
+from heatsmooth.statistics.bounds import (
     Flags,
     bernstein_lower,
     clopper_pearson_lower,
     clopper_pearson_upper,
     label_bounds,
 )
-from heatsmooth.certification.sequences import (
+from heatsmooth.statistics.sequences import (
     anytime_exceeds,
     anytime_lower,
     anytime_upper,

@@ -9,8 +9,8 @@ from heatsmooth.version import VERSION as __version__
 if TYPE_CHECKING:
     from heatsmooth.attacks import Adversarial, GaussianAverage, ddn, pgd
     from heatsmooth.certification.certificates import Certificates, certify
-    from heatsmooth.certification.radii import l_bound
     from heatsmooth.export import export_onnx
+    from heatsmooth.statistics.radii import l_bound
     from heatsmooth.training import smooth
 
 _HOMES = {
@@ -20,7 +20,7 @@ _HOMES = {
     "certify": "certification.certificates",
     "ddn": "attacks",
     "export_onnx": "export",
-    "l_bound": "certification.radii",
+    "l_bound": "statistics.radii",
     "pgd": "attacks",
     "smooth": "training",
 }

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heatsmooth.attacks import GaussianAverage, ddn, pgd
-from heatsmooth.certification.bounds import clopper_pearson, clopper_pearson_lower, predict
 from heatsmooth.certification.certificates import certify_each
-from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet
@@ -24,6 +22,8 @@ from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import count_classes, for_inference
 from heatsmooth.progress import Progress, silent
+from heatsmooth.statistics.bounds import clopper_pearson, clopper_pearson_lower, predict
+from heatsmooth.statistics.radii import l_bound, round_down
 
 CONFIDENCE = 0.95
 """Of every interval in an audit."""

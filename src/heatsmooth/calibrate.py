@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, special
 
-from heatsmooth.certification.bounds import Flags, Floats, Integers, checked, clopper_pearson
-from heatsmooth.certification.radii import without_nan
 from heatsmooth.errors import InputError, require
+from heatsmooth.statistics.bounds import Flags, Floats, Integers, checked, clopper_pearson
+from heatsmooth.statistics.radii import without_nan
 
 FORMAT = 1
 FITTED, FEWEST = Fraction(1, 3), 30

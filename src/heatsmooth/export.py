@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.calibrate import Calibration
-from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import check_independence, count_classes, identify
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import write_atomically
+from heatsmooth.statistics.radii import L_BOUND_BASIS, l_bound
 from heatsmooth.version import VERSION
 
 TOLERANCE = 1e-5

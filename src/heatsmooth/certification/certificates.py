@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heatsmooth.certification import accuracy, stopping
+from heatsmooth.certification import stopping
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.settings import Settings, radii_of
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import check_independence, count_classes, device_of, for_inference
 from heatsmooth.progress import Progress, silent
+from heatsmooth.statistics import accuracy
 
 
 def certify_image(settings: Settings, label: int | None = None) -> Procedure[dict[str, Tally]]:

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heatsmooth.certification.bounds import clopper_pearson_lower, clopper_pearson_upper, label_bounds
-from heatsmooth.certification.radii import one_sided_radius, round_down, top_k_radius, two_sided_radius
-from heatsmooth.certification.sequences import anytime_lower, anytime_upper, stopped_lower
 from heatsmooth.errors import require
+from heatsmooth.statistics.bounds import clopper_pearson_lower, clopper_pearson_upper, label_bounds
+from heatsmooth.statistics.radii import one_sided_radius, round_down, top_k_radius, two_sided_radius
+from heatsmooth.statistics.sequences import anytime_lower, anytime_upper, stopped_lower
 
 DIGITS = 9
 """Decimals of a radius in the records, rounded down."""

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from scipy import special
 
-from heatsmooth.certification.bounds import Floats, Integers
-from heatsmooth.certification.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
+from heatsmooth.statistics.bounds import Floats, Integers
+from heatsmooth.statistics.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
 
 HOPE = 0.05
 """Adaptive sampling gives up on a radius when all n draws would reach it with less than this probability, by what was

@@ -79,7 +79,7 @@ def demo(
 
 
 def _row(name: str, found: dict[str, Any]) -> dict[str, str]:
-    from heatsmooth.certification.radii import round_down
+    from heatsmooth.statistics.radii import round_down
 
     prefix = "teacher_" if name == "baseline" else ""
     accuracy, certified, attacked = found["smoothing"], found[f"{name} certified"], found[f"{name} attacked"]

@@ -227,7 +227,7 @@ def show(summary: dict[str, Any] | None, as_json: bool) -> None:
 
 def _shown(name: str, value: Any) -> str:
     """A value with four decimals if it is a float; radii rounded down."""
-    from heatsmooth.certification.radii import round_down
+    from heatsmooth.statistics.radii import round_down
 
     if not isinstance(value, float):
         return str(value)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from heatsmooth.certification.bounds import Floats
+from heatsmooth.statistics.bounds import Floats
 
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 2", "9 3 2 3 2 3")
 """Lines differ by dashes and markers too, for readers who do not see the colours."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatsmooth.certification.bounds import Flags, Floats
 from heatsmooth.report.files import Note, Run
 from heatsmooth.report.values import number, one_line, text
+from heatsmooth.statistics.bounds import Flags, Floats
 
 Pixels = NDArray[np.uint8]
 GALLERY = ("clean", "noisy", "adversarial")

@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from heatsmooth.certification.accuracy import certified_accuracy, certified_accuracy_band
-from heatsmooth.certification.bounds import Floats
 from heatsmooth.report.chart import Chart, Mark, Series, grid, nice_limit
 from heatsmooth.report.collection import Attack, Certification, Collection, Training
 from heatsmooth.report.naming import Names
 from heatsmooth.report.values import count_text, number, plain, radius_text
+from heatsmooth.statistics.accuracy import certified_accuracy, certified_accuracy_band
+from heatsmooth.statistics.bounds import Floats
 
 BAND = 0.05
 """Each confidence band may be wrong with this probability, at each radius."""

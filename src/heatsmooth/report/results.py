@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy, certified_accuracy_band
-from heatsmooth.certification.bounds import Floats
 from heatsmooth.report.collection import Attack, Certification, Collection, Training
 from heatsmooth.report.figures import BAND
 from heatsmooth.report.naming import Names, method_of, training_sigma
@@ -20,6 +18,8 @@ from heatsmooth.report.values import (
     share_text,
     text,
 )
+from heatsmooth.statistics.accuracy import average_certified_radius, certified_accuracy, certified_accuracy_band
+from heatsmooth.statistics.bounds import Floats
 
 SHOWN = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 STATISTICAL = "average · statistical, 1−α"

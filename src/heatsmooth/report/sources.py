@@ -12,23 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from heatsmooth.certification.bounds import (
-    Flags,
-    Floats,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-    label_bounds,
-    label_mean_bounds,
-)
 from heatsmooth.certification.logs import read_log
-from heatsmooth.certification.radii import (
-    l_bound,
-    l_bound_between,
-    one_sided_radius,
-    top_k_radius,
-    two_sided_radius,
-)
-from heatsmooth.certification.sequences import anytime_lower, anytime_upper, stopped_lower
 from heatsmooth.errors import require
 from heatsmooth.records import read_attacks, read_certificates
 from heatsmooth.report.collection import (
@@ -44,6 +28,22 @@ from heatsmooth.report.collection import (
 from heatsmooth.report.files import Found, Note, Place, Run, find, read_run, reason
 from heatsmooth.report.values import dig, number, one_line, text
 from heatsmooth.runs import read_json, read_records
+from heatsmooth.statistics.bounds import (
+    Flags,
+    Floats,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    label_bounds,
+    label_mean_bounds,
+)
+from heatsmooth.statistics.radii import (
+    l_bound,
+    l_bound_between,
+    one_sided_radius,
+    top_k_radius,
+    two_sided_radius,
+)
+from heatsmooth.statistics.sequences import anytime_lower, anytime_upper, stopped_lower
 
 UNREADABLE = (
     ValueError,

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from heatsmooth.certification.radii import round_down
+from heatsmooth.statistics.radii import round_down
 
 NBSP = "\u00a0"
 """A space at which no line breaks."""

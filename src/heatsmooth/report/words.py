@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from heatsmooth.certification.accuracy import false_certificates
 from heatsmooth.report.audits import KINDS
 from heatsmooth.report.collection import Certification, Collection, Training
 from heatsmooth.report.files import Run
 from heatsmooth.report.naming import Names, method_of, training_sigma
 from heatsmooth.report.results import acr, certified_at
 from heatsmooth.report.values import count_text, duration, number, percent, plain, radius_text, text
+from heatsmooth.statistics.accuracy import false_certificates
 
 RHO = 0.001
 

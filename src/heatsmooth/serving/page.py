@@ -9,8 +9,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from heatsmooth.certification.radii import round_down
 from heatsmooth.serving.studies import Subject
+from heatsmooth.statistics.radii import round_down
 from heatsmooth.version import VERSION
 
 

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from heatsmooth.attacks import pgd
 from heatsmooth.calibrate import Calibration
-from heatsmooth.certification.bounds import predict
 from heatsmooth.certification.certificates import certify_image, chosen_class
-from heatsmooth.certification.radii import l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.settings import Settings, radii_of
 from heatsmooth.device import exact_float32
@@ -24,6 +22,8 @@ from heatsmooth.errors import require
 from heatsmooth.models import check_independence, count_classes, for_inference, probabilities_of
 from heatsmooth.noise import Draw
 from heatsmooth.serving.worker import Study
+from heatsmooth.statistics.bounds import predict
+from heatsmooth.statistics.radii import l_bound, round_down
 
 DIGITS = 4
 """Decimals of a radius, rounded down, and of a distance, rounded up."""

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from heatsmooth.calibrate import Calibration, calibrate, coverage
-from heatsmooth.certification.accuracy import average_certified_radius, certified_accuracy
-from heatsmooth.certification.radii import round_down
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data.images import size_of
 from heatsmooth.device import accelerator, exact_float32
@@ -20,6 +18,8 @@ from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run, read_json, read_run_info, write_json
+from heatsmooth.statistics.accuracy import average_certified_radius, certified_accuracy
+from heatsmooth.statistics.radii import round_down
 from heatsmooth.workflows.inputs import Images, Network, left_out
 
 CALIBRATION_FILE = "calibration.json"

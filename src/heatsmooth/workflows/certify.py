@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from heatsmooth.calibrate import Calibration
-from heatsmooth.certification.bounds import predict as predict_from_counts
 from heatsmooth.certification.certificates import Certificates, certificate, certify_each
 from heatsmooth.certification.logs import write_log
-from heatsmooth.certification.radii import L_BOUND_BASIS, l_bound, round_down
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, Tally, drawing
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data import as_unit_interval
@@ -37,6 +35,8 @@ from heatsmooth.models import (
 from heatsmooth.progress import Progress, silent
 from heatsmooth.records import read_certificates
 from heatsmooth.runs import Records, Run, read_run_info, sha256
+from heatsmooth.statistics.bounds import predict as predict_from_counts
+from heatsmooth.statistics.radii import L_BOUND_BASIS, l_bound, round_down
 from heatsmooth.workflows.calibrate import certified_run, one_pass_class, read_calibration, settings_of
 from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from heatsmooth.certification.radii import l_bound
 from heatsmooth.records import read_attacks, read_certificates
 from heatsmooth.runs import read_json
+from heatsmooth.statistics.radii import l_bound
 from heatsmooth.workflows.calibrate import certified_run
 from heatsmooth.workflows.gains import gains, ratios
 from heatsmooth.workflows.recipes import Recipe, Smoothed

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.certification.bounds import predict
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.device import exact_float32
 from heatsmooth.models import count_classes, for_inference
 from heatsmooth.runs import provenance
+from heatsmooth.statistics.bounds import predict
 
 
 @exact_float32()

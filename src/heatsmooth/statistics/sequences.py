@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from heatsmooth.certification.bounds import (
+from heatsmooth.errors import require
+from heatsmooth.statistics.bounds import (
     Flags,
     Floats,
     Integers,
@@ -28,7 +29,6 @@ from heatsmooth.certification.bounds import (
     sum_of_probabilities,
     sums_of_probabilities,
 )
-from heatsmooth.errors import require
 
 STAKES = [0.58 / 2**i for i in range(10)]
 """λ of ``betting_lower``, good for some 10 to 10⁷ draws; with 2ψ(λ) ≤ λ the capital falls with m."""

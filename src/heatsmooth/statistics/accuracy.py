@@ -7,8 +7,8 @@ that abstained is an error, whatever class it was given.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from heatsmooth.certification.bounds import Flags, Floats, checked, clopper_pearson, error_probability
 from heatsmooth.errors import require
+from heatsmooth.statistics.bounds import Flags, Floats, checked, clopper_pearson, error_probability
 
 
 def certified_accuracy(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike, at: ArrayLike) -> Floats:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from heatsmooth.certification.bounds import Flags, Floats, checked, clopper_pearson_lower, largest_true
 from heatsmooth.errors import require
+from heatsmooth.statistics.bounds import Flags, Floats, checked, clopper_pearson_lower, largest_true
 
 FURTHEST = 100.0
 """No radius of ``top_k_radius`` is larger than this times sigma."""

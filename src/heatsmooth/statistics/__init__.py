@@ -1,0 +1,1 @@
+"""The mathematics of certificates: bounds, confidence sequences, radii, accuracies. Arrays only, no torch."""
