@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from heatsmooth.calibrate import Calibration, calibrate, coverage
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
 from heatsmooth.runs import provenance, read_json
 from heatsmooth.statistics.bounds import Floats
 
@@ -40,32 +40,33 @@ def margin(probabilities: Any) -> Floats:
     return np.asarray(first - second)
 
 
-def five_bins(records: list[dict[str, Any]], *, epsilon: float, sigma: float, alpha: float, seed: int) -> FiveBins:
+def five_bins(certificates: Certificates, *, epsilon: float, seed: int) -> FiveBins:
     """Half of the images give the mean radius h of each bin, the others the shift q: max(0, h − q)."""
-    radii = np.array([r["radius"] if r["class"] == r["clean_class"] and not r["abstain"] else 0.0 for r in records])
-    margins = margin([record["clean_probabilities"] for record in records])
-    fit, rest = np.split(np.random.default_rng(seed).permutation(len(records)), [len(records) // 2])
+    radii = np.where(certificates.classes == certificates.clean_classes, certificates.radii, 0.0)
+    margins = margin(certificates.clean_probabilities)
+    fit, rest = np.split(np.random.default_rng(seed).permutation(len(radii)), [len(radii) // 2])
     ends = np.quantile(margins[fit], np.arange(1, BINS) / BINS)
     bin_of = np.searchsorted(ends, margins, side="right")
     means = np.array([radii[fit][bin_of[fit] == number].mean() for number in range(BINS)])
     excess = np.sort(means[bin_of[rest]] - radii[rest])
     shift = excess[math.ceil((len(rest) + 1) * (1 - epsilon) - 1e-9) - 1]
     steps = tuple((float(end), float(max(0, mean - shift))) for end, mean in zip([*ends, 1], means, strict=True))
-    return FiveBins(steps, 0, epsilon, alpha, sigma, len(fit), len(rest), seed)
+    alpha = certificates.basis.alpha or 0.0
+    return FiveBins(steps, 0, epsilon, alpha, certificates.sigma, len(fit), len(rest), seed)
 
 
-def over_splits(records: list[dict[str, Any]], make: Callable[..., Calibration], splits: int, **how: Any) -> None:
+def over_splits(rows: list[Certificate], make: Callable[..., Calibration], splits: int, epsilon: float) -> None:
     """Calibrate, hold out, and print what the splits say together."""
-    held_out = round(HELD_OUT * len(records))
+    held_out = round(HELD_OUT * len(rows))
     found, begin = [], time.perf_counter()
     for seed in range(splits):
-        order = np.random.default_rng(seed).permutation(len(records)).tolist()
-        calibration = make([records[i] for i in order[held_out:]], seed=splits + seed, **how)
-        found.append(coverage(calibration, [records[i] for i in order[:held_out]]))
+        order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+        rest, held = (Certificates.of(rows[i] for i in part) for part in (order[held_out:], order[:held_out]))
+        found.append(coverage(make(rest, seed=splits + seed, epsilon=epsilon), held))
     spent = (time.perf_counter() - begin) / splits
     figures = {key: [float(f[key]) for f in found] for key in ("coverage", "kept", "claimed")}
     mean, sd = ({key: of(values) for key, values in figures.items()} for of in (statistics.mean, statistics.stdev))
-    below = sum(value < 1 - how["epsilon"] for value in figures["coverage"]) / splits
+    below = sum(value < 1 - epsilon for value in figures["coverage"]) / splits
     print(f"  held-out coverage  {mean['coverage']:.4f} ± {sd['coverage']:.4f}, {below:.0%} of the splits below")
     print(f"  ACR claimed        {mean['claimed']:.3f} ± {sd['claimed']:.3f} of full certification's")
     print(
@@ -82,18 +83,17 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=0.05)
     parser.add_argument("--splits", type=int, default=200)
     arguments = parser.parse_args()
-    records = read_certificates(arguments.certificates)
+    rows = read_certificates(arguments.certificates)
     run = read_json(sorted(arguments.certificates.glob("run*.json"))[0])
     made = run["settings"]["certificate"]
-    how = {"epsilon": arguments.epsilon, "sigma": made["sigma"], "alpha": made["alpha"]}
     facts = provenance()
     print(f"{facts['hardware']['cpu']}, numpy {facts['versions']['numpy']}, commit {facts['commit']}")
-    print(f"{run['settings']['data']['name']}, model {run['settings']['model']}, {len(records)} images, n={made['n']}")
+    print(f"{run['settings']['data']['name']}, model {run['settings']['model']}, {len(rows)} images, n={made['n']}")
     print(f"ε={arguments.epsilon:g}, {arguments.splits} splits, {HELD_OUT:.0%} held out")
     print("heatsmooth calibrate")
-    over_splits(records, calibrate, arguments.splits, **how)
+    over_splits(rows, calibrate, arguments.splits, arguments.epsilon)
     print(f"{BINS} bins of the margin and a shift")
-    over_splits(records, five_bins, arguments.splits, **how)
+    over_splits(rows, five_bins, arguments.splits, arguments.epsilon)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.certification.certificates import Certificates, certify, certify_each
+from heatsmooth.certification.certificates import certify, certify_each
 from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.models import NetworkSpec, build, for_inference, load
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import Certificates
 from heatsmooth.runs import provenance, read_json
 from heatsmooth.statistics.bounds import clopper_pearson_lower
 from heatsmooth.statistics.radii import one_sided_radius
@@ -239,7 +239,7 @@ def scaling(arguments: argparse.Namespace) -> None:
 
 def adaptive(fixed: Path, adapted: Path) -> None:
     """(d): two finished runs over the same images."""
-    one, two = (Certificates.of(read_certificates(path)) for path in (fixed, adapted))
+    one, two = map(Certificates.read, (fixed, adapted))
     assert (one.indices == two.indices).all()
     radii = read_json(sorted(adapted.glob("run*.json"))[0])["settings"]["certificate"]["radii"]
     print(f"(d) {len(one.indices)} images, radii {radii}")

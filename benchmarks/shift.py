@@ -21,7 +21,7 @@ from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet, load
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import bar
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import Certificates
 from heatsmooth.runs import provenance, read_json
 
 
@@ -72,12 +72,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--epsilon", type=float, default=0.05)
     arguments = parser.parse_args()
-    records = read_certificates(arguments.certificates)
+    certificates = Certificates.read(arguments.certificates)
     made = read_json(sorted(arguments.certificates.glob("run*.json"))[0])["settings"]["certificate"]
-    settings = Settings(**made | {"radii": ()})
-    calibration = calibrate(records, epsilon=arguments.epsilon, sigma=settings.sigma, alpha=settings.alpha, seed=0)
+    settings = Settings.from_json(made, arguments.certificates)
+    calibration = calibrate(certificates, epsilon=arguments.epsilon, seed=0)
     whole = load(arguments.data, "test", root=arguments.data_root)
-    known = {record["index"] for record in records}
+    known = set(certificates.indices.tolist())
     other = [i for i, index in enumerate(whole.indices.tolist()) if index not in known]
     spread = torch.tensor(other[:: max(1, len(other) // arguments.images)][: arguments.images])
     images, labels = whole.images(spread), whole.known_labels()[spread]
@@ -97,13 +97,13 @@ def main() -> None:
     }
     facts = provenance()
     print(f"{facts['hardware']['cpu']}, torch {facts['versions']['torch']}, commit {facts['commit']}")
-    print(f"{len(records)} images calibrate, ε={arguments.epsilon:g}; {len(images)} others, n={settings.n}")
+    print(f"{len(certificates)} images calibrate, ε={arguments.epsilon:g}; {len(images)} others, n={settings.n}")
     with bar() as progress:
         for name, pixels in kinds.items():
             with torch.no_grad():
                 right = float((model(pixels).argmax(1) == labels).float().mean())
-            found = certify_each(model, ImageSet.of(name, pixels, labels), settings, seed=1, progress=progress)
-            facts_of = coverage(calibration, list(found))
+            others = certify_each(model, ImageSet.of(name, pixels, labels), settings, seed=1, progress=progress)
+            facts_of = coverage(calibration, Certificates.of(others))
             low, high = facts_of["interval"]
             covered = f"{facts_of['coverage']:.3f} [{low:.3f}, {high:.3f}]"
             print(f"  {name:22} coverage {covered}, claims {facts_of['claimed']:.2f} of the ACR, right {right:.1%}")

@@ -2,11 +2,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from heatsmooth.models import Classifier, NetworkSpec
+from heatsmooth.results.certificates import Certificate
+from heatsmooth.results.guarantees import Basis, BasisKind
 from tests.browser import CHROMIUM, Browser
 
 torch.set_num_threads(1)
@@ -35,6 +38,23 @@ class Linear(torch.nn.Module):
 def linear() -> Linear:
     """A linear classifier of 1×4×4 images into 5 classes."""
     return Linear(torch.randn(5, 16, generator=torch.Generator().manual_seed(0)))
+
+
+def certificate_of(**changes: Any) -> Certificate:
+    """A valid certificate of one image with these fields; counts that are not given are all of the predicted class."""
+    facts = {"index": 0, "label": 1, "sigma": 0.25, "adaptive": False, "clean_class": 1, "predicted": 1} | changes
+    facts = {
+        "clean_probabilities": (0.25, 0.75),
+        "selection": None,
+        "seconds": 0.5,
+        "target": facts["predicted"],
+    } | facts
+    if "counts" not in facts:
+        facts["counts"] = tuple(100 * (c == facts["predicted"]) for c in range(len(facts["clean_probabilities"])))
+    drawn = {"n": sum(facts["counts"]), "n0": sum(facts["selection"] or ())}
+    drawn["samples"] = 1 + drawn["n"] + drawn["n0"]
+    claim = {"radius": 0.2, "abstain": False, "class_from": "clean", "basis": Basis(BasisKind.STATISTICAL, alpha=0.001)}
+    return Certificate(**drawn | claim | facts)
 
 
 def tiny_classifier(channels: int = 1, classes: int = 10, seed: int = 0) -> Classifier:

@@ -14,23 +14,22 @@ from heatsmooth.statistics.accuracy import (
 from heatsmooth.statistics.bounds import clopper_pearson
 
 RADIUS = [0.5, 0.25, 0.9, 0.0, 0.3]
-CORRECT = [True, True, False, True, True]
-ABSTAINED = [False, False, False, True, False]
+CORRECT = [True, True, False, False, True]
 
 
 def test_certified_accuracy_is_over_all_images() -> None:
-    found = certified_accuracy(RADIUS, CORRECT, ABSTAINED, at=[0, 0.25, 0.3, 0.5, 0.51])
+    found = certified_accuracy(RADIUS, CORRECT, at=[0, 0.25, 0.3, 0.5, 0.51])
     assert found.tolist() == [0.6, 0.6, 0.4, 0.2, 0.0]
-    assert certified_accuracy(RADIUS, CORRECT, ABSTAINED, at=0.25) == 0.6
-    assert certified_accuracy(RADIUS, CORRECT, [True] * 5, at=0) == 0
+    assert certified_accuracy(RADIUS, CORRECT, at=0.25) == 0.6
+    assert certified_accuracy(RADIUS, [False] * 5, at=0) == 0
 
 
 def test_average_certified_radius() -> None:
-    assert average_certified_radius(RADIUS, CORRECT, ABSTAINED) == pytest.approx(1.05 / 5)
+    assert average_certified_radius(RADIUS, CORRECT) == pytest.approx(1.05 / 5)
 
 
 def test_the_band_is_clopper_pearson_over_the_images() -> None:
-    lower, upper = certified_accuracy_band(RADIUS, CORRECT, ABSTAINED, at=[0, 0.3], alpha=0.05)
+    lower, upper = certified_accuracy_band(RADIUS, CORRECT, at=[0, 0.3], alpha=0.05)
     expected = clopper_pearson([3, 2], 5, 0.05)
     np.testing.assert_array_equal((lower, upper), expected)
 
@@ -47,10 +46,10 @@ def test_more_false_certificates_than_said_have_probability_rho_at_most(images: 
 
 def test_wrong_input_is_refused() -> None:
     with pytest.raises(InputError, match="radius: expected radii of 0 or more, got nan"):
-        certified_accuracy([np.nan], [True], [False], at=0)
+        certified_accuracy([np.nan], [True], at=0)
     with pytest.raises(InputError, match="radius: expected one for each image"):
-        average_certified_radius([], [], [])
-    with pytest.raises(InputError, match=r"correct: expected \(2,\) as the radii, got \(1,\) and \(2,\)"):
-        average_certified_radius([1, 2], [True], [False, False])
+        average_certified_radius([], [])
+    with pytest.raises(InputError, match=r"correct: expected \(2,\) as the radii, got \(1,\)"):
+        average_certified_radius([1, 2], [True])
     with pytest.raises(InputError, match="images: expected at least 1, got 0"):
         false_certificates(0, alpha=0.001, rho=0.001)

@@ -1,6 +1,7 @@
 """Which room may import which; what the design says, held by a test."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,19 @@ ALLOWED = {
     "locks": set(),
     "runs": {"identity", "locks"},
     "statistics": set(),
-    "records": {"runs"},
+    "results": {"runs", "statistics"},
     "data": {"runs"},
     "models": {"identity", "runs"},
     "attacks": set(),
     "evaluate": {"data", "models"},
     "training": {"data", "models", "attacks", "runs"},
-    "certification": {"data", "models", "runs", "statistics"},
-    "auditing": {"attacks", "certification", "data", "models", "statistics"},
-    "calibrate": {"certification", "runs", "statistics"},
-    "export": {"calibrate", "certification", "models", "runs", "statistics"},
+    "certification": {"data", "models", "results", "statistics"},
+    "auditing": {"attacks", "certification", "data", "models", "results", "statistics"},
+    "calibrate": {"results", "statistics"},
+    "export": {"calibrate", "models", "results", "runs", "statistics"},
     "peers": {"models"},
-    "report": {"certification", "identity", "records", "runs", "statistics"},
-    "serving": {"attacks", "calibrate", "certification", "data", "models", "statistics"},
+    "report": {"certification", "identity", "results", "runs", "statistics"},
+    "serving": {"attacks", "calibrate", "certification", "data", "models", "results", "statistics"},
     "workflows": {
         "auditing",
         "calibrate",
@@ -41,14 +42,14 @@ ALLOWED = {
         "attacks",
         "evaluate",
         "export",
-        "records",
+        "results",
         "runs",
         "serving",
         "statistics",
     },
     "cli": {"auditing", "report", "certification", "statistics", "training", "workflows"},
     "__main__": {"cli"},
-    "__init__": {"attacks", "training", "certification", "export", "statistics"},
+    "__init__": {"attacks", "training", "certification", "export", "results", "statistics"},
 }
 
 
@@ -71,6 +72,13 @@ def test_imports_go_one_way(path: Path) -> None:
     room = path.relative_to(ROOT).parts[0].removesuffix(".py")
     assert room in ALLOWED, f"say in this test what the new room {room} may import"
     assert imports(path) - {room} <= ALLOWED[room] | EVERYWHERE
+
+
+@pytest.mark.parametrize("room", ["statistics", "results"])
+def test_results_and_statistics_need_no_torch(room: str) -> None:
+    for path in sorted((ROOT / room).glob("*.py")):
+        assert not re.search(r"^\s*(import|from) torch\b", path.read_text(), re.MULTILINE), path
+        assert "device" not in imports(path)
 
 
 def test_the_attacks_and_the_objective_stand_alone() -> None:

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from heatsmooth.cli import run
-from heatsmooth.records import read_attacks
+from heatsmooth.results.attacks import AttackResult, AttackResults, read_attacks
+from heatsmooth.results.guarantees import Subject
+from heatsmooth.results.schema import to_json
 from heatsmooth.workflows.attack import statistics
 
 
@@ -33,7 +35,7 @@ def command(network: Path, out: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list[AttackResult]:
     out = tmp_path_factory.mktemp("attacked") / "run"
     assert run(command(network, out)) == 0
     with np.load(out / "gallery.npz", allow_pickle=False) as gallery:
@@ -45,26 +47,26 @@ def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     return read_attacks(out)
 
 
-def test_records_and_statistics(undisturbed: list[dict[str, Any]]) -> None:
+def test_records_and_statistics(undisturbed: list[AttackResult]) -> None:
     assert len(undisturbed) == 100
-    assert undisturbed[0].keys() == {"index", "label", "success", "distance", "norm_steps", "subject"}
-    found = statistics(undisturbed)
+    assert list(to_json(undisturbed[0])) == ["index", "label", "success", "distance", "norm_steps", "subject"]
+    found: Any = statistics(AttackResults.of(undisturbed))
     assert found["images"] == 100 == found["wrong_from_the_start"] + found["attacked"]
     assert found["attacked"] == found["succeeded"] + found["censored"]
     assert found["median_distance_of_attacked"] > 0
-    censored = statistics([{"distance": None}, {"distance": None}, {"distance": 0.5}, {"distance": 0.0}])
+    censored = statistics(AttackResults(np.array([np.inf, np.inf, 0.5, 0.0]), Subject.NETWORK))
     assert (censored["attacked"], censored["censored"], censored["median_distance_of_attacked"]) == (3, 2, None)
     assert censored["mean_distance_of_succeeded"] == 0.5
 
 
-def test_shards_merge_exactly(network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_shards_merge_exactly(network: Path, undisturbed: list[AttackResult], tmp_path: Path) -> None:
     for i in (3, 1, 4, 2):
         assert run(command(network, tmp_path, "--shard", f"{i}/4")) == 0
     assert read_attacks(tmp_path) == undisturbed
 
 
 def test_killed_and_repeated_the_records_are_the_same(
-    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+    network: Path, undisturbed: list[AttackResult], tmp_path: Path
 ) -> None:
     file = tmp_path / "attacks.jsonl"
     for wanted in (1, 45):
@@ -83,7 +85,7 @@ def test_the_average_is_attacked_too(network: Path, tmp_path: Path, capsys: pyte
     more = ["--noise-samples", "8", "--sigma", "0.25", "--images", "10", "--loss", "per-sample"]
     assert run(command(network, tmp_path, *more)) == 0
     assert json.loads(capsys.readouterr().out)["subject"] == "average"
-    assert {record["subject"] for record in read_attacks(tmp_path)} == {"average"}
+    assert {record.subject for record in read_attacks(tmp_path)} == {"average"}
 
 
 def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 """The one-pass radius: its coverage on exchangeable images, how much it keeps, what it refuses."""
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,26 +12,32 @@ from scipy import special
 
 from heatsmooth import InputError
 from heatsmooth.calibrate import Calibration, calibrate, coverage
+from heatsmooth.results.certificates import Certificate, Certificates
+from heatsmooth.results.guarantees import Basis, BasisKind
 from heatsmooth.statistics.bounds import Floats
+from tests.conftest import certificate_of
 
 SIGMA, ALPHA, CAP = 0.25, 0.001, 0.616
 KINDS = ("alike", "tied", "unrelated", "inverted")
 
 
-def records(doubts: Any, radii: Any, *, classes: int = 4, agree: Any = True) -> list[dict[str, Any]]:
+def records(doubts: Any, radii: Any, *, classes: int = 4, agree: Any = True) -> list[Certificate]:
     """Certified images of class 1 with these doubts and radii; abstained where the radius is not positive."""
     doubt, radius, same = np.broadcast_arrays(np.asarray(doubts, float), np.asarray(radii, float), agree)
     rows = []
     for index, (d, r, s) in enumerate(zip(doubt.tolist(), radius.tolist(), same.tolist(), strict=True)):
         probabilities = [d / (classes - 1)] * classes
         probabilities[1] = 1 - d
-        facts = {"index": index, "label": 1, "class": 1 if s else 2, "clean_class": 1, "abstain": r <= 0}
-        kind = {"sigma": SIGMA, "basis": f"statistical, alpha={ALPHA:g}, one-sided"}
-        rows.append({**facts, **kind, "radius": max(r, 0.0), "clean_probabilities": probabilities})
+        claim = {"predicted": 1 if s else 2, "radius": max(r, 0.0), "abstain": r <= 0}
+        rows.append(certificate_of(index=index, sigma=SIGMA, clean_probabilities=tuple(probabilities), **claim))
     return rows
 
 
-def world(images: int, seed: int, kind: str = "alike", *, drop: float = 0.0) -> list[dict[str, Any]]:
+def certified(*how: Any, **more: Any) -> Certificates:
+    return Certificates.of(records(*how, **more))
+
+
+def world(images: int, seed: int, kind: str = "alike", *, drop: float = 0.0) -> list[Certificate]:
     """Exchangeable images whose radius goes with their confidence as on CIFAR-10: a fifth are 0, a tenth at the cap."""
     random = np.random.default_rng(seed)
     confidence = random.normal(0.9, 1.0, images)
@@ -44,8 +52,8 @@ def world(images: int, seed: int, kind: str = "alike", *, drop: float = 0.0) -> 
     return records(special.ndtr(-np.maximum(confidence, -0.5)), radius)
 
 
-def calibrated(rows: list[dict[str, Any]], epsilon: float = 0.1, **options: Any) -> Calibration:
-    return calibrate(rows, epsilon=epsilon, sigma=SIGMA, alpha=ALPHA, **options)
+def calibrated(rows: Iterable[Certificate], epsilon: float = 0.1, **options: Any) -> Calibration:
+    return calibrate(Certificates.of(rows), epsilon=epsilon, **options)
 
 
 def over_claims(images: int, epsilon: float, splits: int, kind: str, held_out: int = 100) -> tuple[float, float]:
@@ -54,7 +62,7 @@ def over_claims(images: int, epsilon: float, splits: int, kind: str, held_out: i
     for split in range(splits):
         rows = world(images + held_out, split, kind)
         calibration = calibrated(rows[:images], epsilon, seed=splits + split)
-        shares.append(1 - coverage(calibration, rows[images:])["coverage"])
+        shares.append(1 - coverage(calibration, Certificates.of(rows[images:]))["coverage"])
     corrected = images - images // 3
     return float(np.mean(shares)), float(np.sqrt(epsilon * (1 - epsilon) * (1 / corrected + 1 / held_out) / splits))
 
@@ -74,7 +82,7 @@ def test_it_covers_with_the_fewest_images() -> None:
 def test_a_radius_that_can_be_foretold_is_kept() -> None:
     confidence = np.random.default_rng(0).uniform(-0.5, 3, 1500)
     rows = records(special.ndtr(-confidence), np.clip(0.2 * confidence, 0, CAP))
-    found = coverage(calibrated(rows[:900], 0.05), rows[900:])
+    found = coverage(calibrated(rows[:900], 0.05), Certificates.of(rows[900:]))
     assert found["kept"] > 0.9
     assert found["coverage"] > 0.92
 
@@ -91,7 +99,7 @@ def test_the_budget_is_spent_where_it_buys_most() -> None:
 
 
 def test_coverage_says_what_it_counts() -> None:
-    found = coverage(calibrated(world(1000, 0), 0.05), world(4000, 1))
+    found = coverage(calibrated(world(1000, 0), 0.05), Certificates.of(world(4000, 1)))
     assert 0 < found["kept"] < found["claimed"] < 1
     assert 0 < found["positive"] < found["images"] == 4000
     low, high = found["interval"]
@@ -100,7 +108,7 @@ def test_coverage_says_what_it_counts() -> None:
 
 def test_a_smaller_epsilon_gives_smaller_radii_everywhere() -> None:
     rows = world(600, 3)
-    probabilities = [row["clean_probabilities"] for row in world(500, 4)]
+    probabilities = [row.clean_probabilities for row in world(500, 4)]
     radii = np.stack([calibrated(rows, e).radius(probabilities) for e in (0.01, 0.02, 0.05, 0.1, 0.3, 0.9)])
     assert (np.diff(radii, axis=0) >= 0).all()
     assert (radii[1] < radii[3]).any()
@@ -116,7 +124,7 @@ def test_the_radius_falls_with_the_doubt(kind: str) -> None:
 
 
 def radii_at(calibration: Calibration, doubts: Any) -> Floats:
-    return calibration.radius([row["clean_probabilities"] for row in records(doubts, 0)])
+    return calibration.radius([row.clean_probabilities for row in records(doubts, 0)])
 
 
 def test_the_steps_say_what_the_radius_is() -> None:
@@ -127,14 +135,14 @@ def test_the_steps_say_what_the_radius_is() -> None:
 
 def test_the_order_of_the_records_does_not_matter_and_the_seed_does() -> None:
     rows = world(300, 6)
-    assert calibrated(rows) == calibrated(rows[::-1]) == calibrated(iter(rows))  # type: ignore[arg-type]
+    assert calibrated(rows) == calibrated(rows[::-1]) == calibrated(iter(rows))
     assert calibrated(rows).steps != calibrated(rows, seed=1).steps
 
 
 def test_shapes_and_tensors() -> None:
     rows = world(300, 7)
     calibration = calibrated(rows)
-    probabilities = np.array([row["clean_probabilities"] for row in rows]).reshape(3, 100, 4)
+    probabilities = np.array([row.clean_probabilities for row in rows]).reshape(3, 100, 4)
     radii = calibration.radius(probabilities)
     assert radii.shape == (3, 100)
     assert calibration.radius(probabilities[0, 0]).shape == ()
@@ -145,7 +153,8 @@ def test_shapes_and_tensors() -> None:
 def test_a_shift_is_reported_as_lost_coverage() -> None:
     """The guarantee is about images like those of the calibration set: where confidence misleads, coverage tells."""
     calibration = calibrated(world(1000, 8), 0.05)
-    alike, shifted = coverage(calibration, world(2000, 9)), coverage(calibration, world(2000, 9, drop=0.6))
+    others = world(2000, 9), world(2000, 9, drop=0.6)
+    alike, shifted = (coverage(calibration, Certificates.of(rows)) for rows in others)
     assert alike["coverage"] > 0.93
     assert shifted["interval"][1] < 0.95
     assert shifted["coverage"] < alike["coverage"] - 0.05
@@ -157,7 +166,7 @@ def test_where_nothing_is_certified_nothing_is_claimed(radius: float, agree: boo
     calibration = calibrated(records(doubts, radius, agree=agree))
     assert calibration.steps == ()
     assert not radii_at(calibration, doubts).any()
-    found = coverage(calibration, records(doubts, 0))
+    found = coverage(calibration, certified(doubts, 0))
     assert found["coverage"] == 1
     assert found["positive"] == 0
     assert found["kept"] is None
@@ -165,7 +174,7 @@ def test_where_nothing_is_certified_nothing_is_claimed(radius: float, agree: boo
 
 def test_another_class_backs_no_radius() -> None:
     calibration = Calibration(((0.5, 0.2),), 4, 0.05, ALPHA, SIGMA, 10, 20)
-    found = coverage(calibration, records([0.1] * 4, [0.3, 0.3, 0.1, 0], agree=[True, False, True, True]))
+    found = coverage(calibration, certified([0.1] * 4, [0.3, 0.3, 0.1, 0], agree=[True, False, True, True]))
     assert found["covered"] == 1
     assert found["acr"] == pytest.approx(0.4 / 4)
     assert found["claimed"] == pytest.approx(0.8 / 0.4)
@@ -173,8 +182,8 @@ def test_another_class_backs_no_radius() -> None:
 
 
 def test_without_labels_every_class_counts() -> None:
-    rows = [row | {"label": None} for row in records([0.1] * 2, [0.3, 0.3], agree=[True, False])]
-    found = coverage(Calibration(((0.5, 0.2),), 4, 0.05, ALPHA, SIGMA, 10, 20), rows)
+    rows = [replace(row, label=None) for row in records([0.1] * 2, [0.3, 0.3], agree=[True, False])]
+    found = coverage(Calibration(((0.5, 0.2),), 4, 0.05, ALPHA, SIGMA, 10, 20), Certificates.of(rows))
     assert found["labelled"] is False
     assert found["acr"] == pytest.approx(0.3)
 
@@ -244,10 +253,10 @@ def test_what_are_no_probabilities_is_refused() -> None:
         calibration.radius([[0.5, 0.3, 0.2]])
     with pytest.raises(InputError, match="probabilities: expected 4 classes, at least 2, got 1"):
         calibration.radius(1.0)
-    rows = world(60, 12)
-    rows[5]["clean_probabilities"] = [0.5, 0.6, 0.1, 0.1]
+    certificates = Certificates.of(world(60, 12))
+    certificates.clean_probabilities[5] = [0.5, 0.6, 0.1, 0.1]
     with pytest.raises(InputError, match=r"probabilities: expected a sum of 1 an image, got 1\.3"):
-        calibrated(rows)
+        calibrate(certificates, epsilon=0.1)
 
 
 def test_logits_that_are_not_finite_have_no_radius() -> None:
@@ -258,9 +267,29 @@ def test_logits_that_are_not_finite_have_no_radius() -> None:
     batch = torch.cat([torch.tensor([sure]), logits.softmax(1)])
     assert calibration.radius(batch).tolist() == [0.3, 0.0, 0.0, 0.0]
     assert calibration.radius([[sure, [np.nan] * 4], [[np.nan, 0.5, 0.5, 0], sure]]).tolist() == [[0.3, 0], [0, 0.3]]
-    rows = records([0.1] * 60, 0.2)
-    rows[7]["clean_probabilities"] = [np.nan] * 4
+    certificates = certified([0.1] * 60, 0.2)
+    certificates.clean_probabilities[7] = np.nan
     with pytest.raises(InputError, match="probabilities: expected numbers from 0 to 1, got nan"):
+        calibrate(certificates, epsilon=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sigma": 0.5}, r"expected certificates of one σ, got \[0\.25, 0\.5\]"),
+        (
+            {"basis": Basis(BasisKind.STATISTICAL, alpha=0.01)},
+            "expected radii of one kind, got .*alpha=0.001.*alpha=0.01",
+        ),
+        ({"basis": Basis(BasisKind.STATISTICAL, alpha=ALPHA, k=5)}, "expected radii of one kind, got .*top-5"),
+        ({"index": 1, "counts": (10, 90, 0, 0)}, "expected one certificate for image 1, got two that differ"),
+        ({"clean_probabilities": (0.5, 0.5), "counts": (10, 90)}, r"expected .* one number of classes, got \[2, 4\]"),
+    ],
+)
+def test_certificates_of_different_kinds_are_refused(change: dict[str, Any], message: str) -> None:
+    rows = records([0.1] * 60, 0.2)
+    rows[7] = replace(rows[7], **change)
+    with pytest.raises(InputError, match=message):
         calibrated(rows)
 
 
@@ -268,20 +297,19 @@ def test_logits_that_are_not_finite_have_no_radius() -> None:
     ("change", "message"),
     [
         ({"sigma": 0.5}, "expected top-1 certificates of sigma 0.25, alpha 0.001, got sigma 0.5"),
-        ({"basis": "statistical, alpha=0.01, one-sided"}, "alpha 0.001, got sigma 0.25, statistical, alpha=0.01"),
-        ({"basis": "statistical, alpha=0.001, top-5"}, "expected top-1 certificates"),
-        ({"index": 1}, "expected each image once, got some twice"),
-        ({"clean_probabilities": [0.5, 0.5]}, r"expected one number of classes, got \[2, 4\]"),
-        ({"radius": float("nan")}, "radius: expected 0 or more, got nan"),
+        ({"basis": Basis(BasisKind.STATISTICAL, alpha=0.01)}, "alpha 0.001, got sigma 0.25, statistical, alpha=0.01"),
+        ({"basis": Basis(BasisKind.STATISTICAL, alpha=ALPHA, k=5)}, "expected top-1 certificates"),
+        ({"basis": Basis(BasisKind.CONFORMAL, confidence=0.9)}, "expected top-1 certificates"),
+        ({"radii": np.full(60, np.nan)}, "radius: expected 0 or more, got nan"),
     ],
 )
 def test_certificates_of_another_kind_are_refused(change: dict[str, Any], message: str) -> None:
-    rows = records([0.1] * 60, 0.2)
-    rows[7] |= change
+    others = replace(certified([0.1] * 60, 0.2), **change)
     with pytest.raises(InputError, match=message):
-        calibrated(rows)
-    with pytest.raises(InputError, match=message):
-        coverage(Calibration((), 4, 0.05, ALPHA, SIGMA, 10, 20), rows)
+        coverage(Calibration((), 4, 0.05, ALPHA, SIGMA, 10, 20), others)
+    if others.sigma == SIGMA and others.basis.alpha != 0.01:
+        with pytest.raises(InputError, match=r"radius: expected 0 or more|expected top-1 certificates"):
+            calibrate(others, epsilon=0.1)
 
 
 def test_no_images_are_refused() -> None:

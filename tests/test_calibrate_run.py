@@ -3,6 +3,7 @@
 import importlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,17 @@ import pytest
 import torch
 from PIL import Image
 
+from heatsmooth.certification.settings import Settings
 from heatsmooth.cli import run
 from heatsmooth.data import load
+from heatsmooth.errors import InputError
 from heatsmooth.models import load as load_model
 from heatsmooth.models import model_hash
-from tests.conftest import tiny_classifier
+from heatsmooth.results.certificates import read_certificates
+from heatsmooth.results.schema import to_json
+from heatsmooth.runs import Records
+from heatsmooth.workflows.calibrate import all_certificates
+from tests.conftest import certificate_of, tiny_classifier
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +152,15 @@ def test_an_own_network_keeps_the_size_of_its_images_from_smoothing_to_one_pass(
     assert run([*calibrate.split(), "--out", str(tmp_path / "k")]) == 0
     assert run(f"certify --one-pass --from {tmp_path}/k {common} --out {tmp_path}/p".split()) == 0
     assert json.loads((tmp_path / "p/run.json").read_text())["settings"]["data"]["shape"] == [3, 16, 16]
+
+
+def test_the_exact_alpha_is_kept_though_its_text_is_rounded(tmp_path: Path) -> None:
+    settings = Settings(0.25, n=100, alpha=0.00123456789)
+    made = {"data": {"images": 2}, "certificate": settings.describe()}
+    with Records(tmp_path / "certificates.jsonl") as lines:
+        for index in range(2):
+            lines.append(to_json(certificate_of(index=index, basis=settings.basis)))
+    assert {item.basis.alpha for item in read_certificates(tmp_path)} == {0.00123457}
+    assert {item.basis.alpha for item in all_certificates(tmp_path, "--held-out", made)} == {settings.alpha}
+    with pytest.raises(InputError, match=r"expected certificates that are .*alpha=0\.05.*, got .*alpha=0\.00123457"):
+        all_certificates(tmp_path, "--held-out", made | {"certificate": replace(settings, alpha=0.05).describe()})

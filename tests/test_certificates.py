@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ import torch
 from scipy import special
 
 import heatsmooth as hs
-from heatsmooth.certification.certificates import Certificates, certificate, certify_each, certify_image
-from heatsmooth.certification.logs import read_log
+from heatsmooth.certification.certificates import certificate, certify_each, certify_image
 from heatsmooth.certification.sampling import Ask, Tally
 from heatsmooth.certification.settings import Settings, radii_of
 from heatsmooth.cli import run
 from heatsmooth.data import ImageSet
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
+from heatsmooth.results.guarantees import Basis, BasisKind, Subject
+from heatsmooth.results.logs import read_log
 from heatsmooth.statistics.bounds import clopper_pearson_lower
 from heatsmooth.statistics.sequences import anytime_lower
-from tests.conftest import Linear
+from tests.conftest import Linear, certificate_of
 
 SIGMA = 0.25
 
@@ -52,7 +54,7 @@ def test_radii_of_a_linear_classifier_are_true_and_close(class_from: str) -> Non
     assert judged.sum() >= 10
     assert ratio.min() >= 0.95
     assert found.subject == "average"
-    assert "alpha=0.001" in found.basis
+    assert (found.basis.alpha, found.basis.k) == (0.001, 1)
 
 
 def simulated(
@@ -112,33 +114,33 @@ def test_adaptive_sampling_needs_far_fewer_draws() -> None:
 
 
 def test_counts_allow_every_other_certificate() -> None:
-    record = {"index": 0, "label": 1, "counts": [900, 80, 20], "selection": [90, 8, 2], "clean_class": 1}
-    record |= {"sigma": SIGMA, "adaptive": False}
-    one = certificate(record, Settings(SIGMA, n=1000))
-    assert (one["class"], one["abstain"]) == (0, False)
-    looser = certificate(record, Settings(SIGMA, n=1000, alpha=0.1))
-    assert looser["radius"] > one["radius"]
-    clean = certificate(record, Settings(SIGMA, n=1000, class_from="clean"))
-    assert (clean["class"], clean["abstain"], clean["radius"]) == (1, True, 0.0)
-    second = certificate(record, Settings(SIGMA, n=1000, top_k=2))
-    assert (second["class"], second["target"]) == (0, 1)
-    assert second["radius"] > 0
-    assert "top-2" in second["basis"]
-    misled = certificate(record | {"selection": [8, 90, 2]}, Settings(SIGMA, n=1000))
-    assert (misled["class"], misled["abstain"]) == (1, True)
-    stopped = certificate(record | {"adaptive": True}, Settings(SIGMA, n=1000, adaptive=True))
-    assert stopped["radius"] < one["radius"]
-    last, early = (
-        certificate(record | {"adaptive": True}, Settings(SIGMA, n=n, adaptive=True))["radius"] for n in (1000, 2000)
+    record = certificate_of(
+        counts=(900, 80, 20), selection=(90, 8, 2), clean_class=1, clean_probabilities=(0.2, 0.7, 0.1), sigma=SIGMA
     )
+    adaptive = replace(record, adaptive=True)
+    one = certificate(record, Settings(SIGMA, n=1000))
+    assert (one.predicted, one.abstain) == (0, False)
+    looser = certificate(record, Settings(SIGMA, n=1000, alpha=0.1))
+    assert looser.radius > one.radius
+    clean = certificate(record, Settings(SIGMA, n=1000, class_from="clean"))
+    assert (clean.predicted, clean.abstain, clean.radius) == (1, True, 0.0)
+    second = certificate(record, Settings(SIGMA, n=1000, top_k=2))
+    assert (second.predicted, second.target) == (0, 1)
+    assert second.radius > 0
+    assert "top-2" in str(second.basis)
+    misled = certificate(replace(record, selection=(8, 90, 2)), Settings(SIGMA, n=1000))
+    assert (misled.predicted, misled.abstain) == (1, True)
+    stopped = certificate(adaptive, Settings(SIGMA, n=1000, adaptive=True))
+    assert stopped.radius < one.radius
+    last, early = (certificate(adaptive, Settings(SIGMA, n=n, adaptive=True)).radius for n in (1000, 2000))
     for found, bound in ((last, clopper_pearson_lower), (early, anytime_lower)):
         expected = SIGMA * special.ndtri(float(bound(900, 1000, 0.0005)))
         assert 0 <= expected - found < 1e-9
-    assert early < last == stopped["radius"]
+    assert early < last == stopped.radius
     for bad, settings in (
-        (record | {"adaptive": True}, Settings(SIGMA, n=1000)),
+        (adaptive, Settings(SIGMA, n=1000)),
         (record, Settings(0.5, n=1000)),
-        (record | {"selection": None}, Settings(SIGMA, n=1000)),
+        (replace(record, selection=None, n0=0), Settings(SIGMA, n=1000)),
     ):
         with pytest.raises(hs.InputError, match="expected"):
             certificate(bad, settings)
@@ -217,7 +219,7 @@ def test_fewer_draws_of_wrong_images_change_no_accuracy(class_from: str) -> None
     labels = torch.tensor([1, 0, 1, 0, 0, 1, 0, 1])
     known = {"labels": labels, "sigma": SIGMA, "n": 1000, "class_from": class_from}
     whole, short = (hs.certify(model, images, **known, n_wrong=few) for few in (None, 50))  # type: ignore[arg-type]
-    wrong = ~whole.correct
+    wrong = whole.classes != labels.numpy()
     assert 0 < wrong.sum() < 8
     assert (short.counts.sum(1) == np.where(wrong, 50, 1000)).all()
     assert (short.counts[~wrong] == whole.counts[~wrong]).all()
@@ -240,7 +242,10 @@ def test_certificates_of_different_kinds_do_not_mix() -> None:
     with pytest.raises(hs.InputError, match="two that differ"):
         Certificates.of(a + b)
     with pytest.raises(hs.InputError, match="one kind"):
-        Certificates.of([a[0], b[1] | {"basis": "other"}])
+        Certificates.of([a[0], replace(b[1], basis=Basis(BasisKind.STATISTICAL, alpha=0.05))])
+    for change in ({"sigma": 0.5}, {"class_from": "clean"}, {"subject": Subject.NETWORK}):
+        with pytest.raises(hs.InputError, match=r"expected .* of one"):
+            Certificates.of([a[0], replace(a[1], **change)])
     assert len(Certificates.of(a + a).radii) == 3
 
 
@@ -252,6 +257,31 @@ def test_the_cap_is_reached_when_all_draws_agree(choices: dict[str, Any], classe
     counts = np.zeros((1, classes), dtype=np.int64)
     counts[0, 3 % classes] = 1000
     assert radii_of(counts, np.array([3 % classes]), settings)[0][0] == settings.largest_radius(classes)
+
+
+@pytest.mark.parametrize(
+    ("n", "most"), [(5, None), (9, None), (100, 1.5), (1000, 2.46), (10_000, 3.2), (100_000, 3.81)]
+)
+def test_the_largest_radius(n: int, most: float | None) -> None:
+    found = Settings(1.0, n=n).largest_radius(classes=10)
+    assert (None if found is None else round(found, 2)) == most
+
+
+def test_settings_are_read_as_they_were_described() -> None:
+    for settings in (
+        Settings(SIGMA),
+        Settings(1.0, n=1000, adaptive=True, radii=(0.25, 0.5)),
+        Settings(SIGMA, n=1000, n_wrong=50, class_from="clean", bound="two-sided"),
+    ):
+        assert Settings.from_json(json.loads(json.dumps(settings.describe())), "run") == settings
+    described: dict[str, Any] = Settings(SIGMA).describe()
+    changes: tuple[dict[str, Any], ...] = ({"n": "many"}, {"sigma": -1}, {"later": 1})
+    nothing: tuple[Any, ...] = (None, [], {})
+    for wrong in (*nothing, *(described | change for change in changes)):
+        with pytest.raises(
+            hs.InputError, match=r"run: expected the settings of certificates in run\.json, got .*; cert"
+        ):
+            Settings.from_json(wrong, "run")
 
 
 def test_accuracy_counts_abstentions_as_errors() -> None:
@@ -278,14 +308,12 @@ def command(network: Path, out: Path, *more: str) -> list[str]:
     return [*words.split(), "--out", str(out), "--quiet", "--json", *more]
 
 
-def without_times(directory: Path) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in record.items() if key != "seconds"} for record in read_certificates(directory)
-    ]
+def without_times(directory: Path) -> list[Certificate]:
+    return [replace(record, seconds=0.0) for record in read_certificates(directory)]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Certificate]:
     out = tmp_path_factory.mktemp("certified") / "run"
     assert run(command(network, out)) == 0
     return without_times(out)
@@ -293,15 +321,15 @@ def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.mark.parametrize("batch_size", ["7", "256", "1000"])
 def test_any_batch_size_gives_the_same_records(
-    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, batch_size: str
+    network: Path, undisturbed: list[Certificate], tmp_path: Path, batch_size: str
 ) -> None:
     assert len(undisturbed) == 14
-    assert any(record["abstain"] for record in undisturbed) or any(max(r["counts"]) < 700 for r in undisturbed)
+    assert any(record.abstain for record in undisturbed) or any(max(r.counts) < 700 for r in undisturbed)
     assert run(command(network, tmp_path, "--batch-size", batch_size)) == 0
     assert without_times(tmp_path) == undisturbed
 
 
-def test_shards_merge_into_the_single_result(network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_shards_merge_into_the_single_result(network: Path, undisturbed: list[Certificate], tmp_path: Path) -> None:
     for i in range(1, 5):
         assert run(command(network, tmp_path, "--shard", f"{i}/4")) == 0
     assert len(list(tmp_path.glob("certificates-*-of-4.jsonl"))) == 4
@@ -312,7 +340,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-def test_two_processes_give_the_single_result(network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_processes_give_the_single_result(network: Path, undisturbed: list[Certificate], tmp_path: Path) -> None:
     launch = [
         "-m",
         "torch.distributed.run",
@@ -330,7 +358,7 @@ def test_two_processes_give_the_single_result(network: Path, undisturbed: list[d
 
 
 def test_killed_and_repeated_the_records_are_the_same(
-    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
+    network: Path, undisturbed: list[Certificate], tmp_path: Path
 ) -> None:
     out, file = tmp_path / "run", tmp_path / "run/certificates.jsonl"
     for wanted in (1, 5, 10):
@@ -363,7 +391,7 @@ def test_another_model_noise_data_or_seed_is_refused(
 
 
 def test_recomputed_and_exported(
-    network: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    network: Path, undisturbed: list[Certificate], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
     assert run(command(network, out, "--tsv", str(tmp_path / "log.tsv"))) == 0
@@ -372,14 +400,15 @@ def test_recomputed_and_exported(
     assert run(words) == 0
     summary = json.loads(capsys.readouterr().out)
     assert "alpha=0.05" in summary["basis"]
-    before, after = Certificates.of(read_certificates(out)), Certificates.of(read_certificates(tmp_path / "other"))
+    before, after = Certificates.read(out), Certificates.read(tmp_path / "other")
     assert (after.radii >= before.radii).all()
     assert after.radii.sum() > before.radii.sum()
     rows = read_log(tmp_path / "log.tsv")
-    assert [row["index"] for row in rows] == [record["index"] for record in undisturbed]
+    assert [row.index for row in rows] == [record.index for record in undisturbed]
     for row, record in zip(rows, undisturbed, strict=True):
-        assert row["abstain"] == record["abstain"]
-        assert 0 <= record["radius"] * (not record["abstain"]) - row["radius"] <= 1e-6
+        assert row.abstain == record.abstain
+        assert row.radius is not None
+        assert 0 <= record.radius * (not record.abstain) - row.radius <= 1e-6
     assert run(["certify", "--recompute", str(tmp_path), "--alpha", "0.1"]) == 2
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from heatsmooth.cli import run
 from heatsmooth.errors import InputError
 from heatsmooth.models import save
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import read_certificates
 from heatsmooth.runs import read_json
 from heatsmooth.workflows.attack import Attack
 from heatsmooth.workflows.compare import Kitchen, chosen_recipe
@@ -79,7 +79,7 @@ def test_a_brought_network_is_smoothed_on_other_images_than_it_is_certified_on(
     assert made["settings"]["data"]["name"] == f"imagefolder:{tmp_path}/smoothing"
     assert certified["settings"]["data"]["name"] == f"imagefolder:{tmp_path}/held-out"
     assert certified["settings"]["certificate"]["n_wrong"] == 20
-    labels = {record["label"] for record in read_certificates(tmp_path / "out/seed-0/bootcamp-certified")}
+    labels = {certificate.label for certificate in read_certificates(tmp_path / "out/seed-0/bootcamp-certified")}
     assert labels <= {0, 2, 4, 6, 8}
     assert not (tmp_path / "out/seed-0/bootcamp-top-5").exists()
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from heatsmooth.models import load_state, save
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import read_certificates
 from tests.conftest import tiny_classifier
 
 ROOT = Path(__file__).parents[1]
@@ -144,7 +144,7 @@ def test_several_processes_give_what_one_gives(line: str, tmp_path: Path) -> Non
     assert {run["processes"] for run in runs} == {2}
     if " certify " in line:
         assert len(runs) == 2
-        counts = [{r["index"]: r["counts"] for r in read_certificates(run)} for run in (several, alone)]
+        counts = [{r.index: r.counts for r in read_certificates(run)} for run in (several, alone)]
         assert counts[0] == counts[1]
         assert len(counts[0]) == 8
     else:

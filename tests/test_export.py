@@ -69,7 +69,7 @@ def test_the_file_says_what_each_output_speaks_of(linear: Linear, tmp_path: Path
     assert facts["l_bound.subject"] == "network"
     assert facts["l_bound.basis"] == "assumes an exact average"
     assert facts["calibrated_radius.subject"] == "average"
-    assert facts["calibrated_radius.basis"] == made.basis
+    assert facts["calibrated_radius.basis"] == str(made.basis)
     assert (float(facts["sigma"]), float(facts["epsilon"]), float(facts["alpha"])) == (0.25, 0.05, 0.001)
     assert facts["model_hash"] == model_hash(linear)
     assert facts["heatsmooth_version"] == hs.__version__

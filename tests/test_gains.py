@@ -8,18 +8,17 @@ import pytest
 from scipy import stats
 
 from heatsmooth.errors import InputError
+from heatsmooth.results.certificates import Certificate
 from heatsmooth.workflows import gains as module
 from heatsmooth.workflows.gains import gains, ratios, shares_differ
+from tests.conftest import certificate_of
 
-Runs = dict[str, list[dict[str, Any]]]
+Runs = dict[str, list[Certificate]]
 
 
-def record(index: int, radius: float, *, right: bool = True) -> dict[str, Any]:
-    probabilities = [0.2, 0.5, 0.3]
+def record(index: int, radius: float, *, right: bool = True) -> Certificate:
     label = 1 if right else 0
-    return {"index": index, "label": label, "target": 1, "clean_class": 1, "abstain": False, "radius": radius} | {
-        "clean_probabilities": probabilities
-    }
+    return certificate_of(index=index, label=label, radius=radius, clean_probabilities=(0.2, 0.5, 0.3))
 
 
 def measured(runs: Runs, monkeypatch: pytest.MonkeyPatch, **how: Any) -> dict[str, dict[str, Any]]:

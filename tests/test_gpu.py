@@ -21,7 +21,7 @@ from heatsmooth.device import exact_float32
 from heatsmooth.models import for_inference, load_state, save
 from heatsmooth.models.inference import TOLERANCE
 from heatsmooth.noise import Draw
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import read_certificates
 from heatsmooth.training import Batch
 from heatsmooth.training.batches import Place, SetFeed
 from heatsmooth.training.heat import Heat, heat_smoothing
@@ -197,7 +197,7 @@ def test_two_gpus_are_as_one(tmp_path: Path) -> None:
     for key, expected in weights[0].items():
         torch.testing.assert_close(weights[1][key], expected, rtol=1e-2, atol=1e-3)
     counts = [
-        {r["index"]: torch.tensor(r["counts"]) for r in read_certificates(tmp_path / f"certify-{name}")}
+        {r.index: torch.tensor(r.counts) for r in read_certificates(tmp_path / f"certify-{name}")}
         for name in ("one", "two")
     ]
     assert counts[0].keys() == counts[1].keys()

@@ -18,7 +18,7 @@ from heatsmooth.cli import run
 from heatsmooth.identity import Identity, first_difference, network_settings, recorded_identity
 from heatsmooth.models import Classifier, NetworkSpec, build, for_inference, identify, is_known_as, model_hash, save
 from heatsmooth.models.probes import probe_images
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import read_certificates
 from heatsmooth.runs import read_json, write_json
 from tests.conftest import tiny_classifier
 
@@ -128,7 +128,7 @@ def test_runs_begun_before_networks_had_an_identity_go_on(nets: Path, capsys: py
     assert len(info["settings"]["model"]) == 16
     write_json(Path("c/run.json"), info | {"status": "running"})
     assert run(f"{CERTIFY} --from alike:a --out c".split()) == 0
-    seen = [[(row["index"], row["counts"]) for row in read_certificates(Path(name))] for name in ("c", "whole")]
+    seen = [[(row.index, row.counts) for row in read_certificates(Path(name))] for name in ("c", "whole")]
     assert seen[0] == seen[1]
     assert run(f"{CALIBRATE} k --from alike:a".split()) == 0
     old = read_json(Path("k/calibration.json"))

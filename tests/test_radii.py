@@ -14,7 +14,6 @@ from heatsmooth.statistics.bounds import clopper_pearson_lower, label_bounds, la
 from heatsmooth.statistics.radii import (
     l_bound,
     l_bound_between,
-    largest_radius,
     one_sided_radius,
     pixeldp_radius,
     renyi_radius,
@@ -88,7 +87,7 @@ def test_more_draws_at_the_same_rate_certify_more(data: st.DataObject, n: int, a
     count = data.draw(st.integers(0, n))
     radius = one_sided_radius(clopper_pearson_lower(count, n, alpha), sigma=1)[0]
     assert radius <= one_sided_radius(clopper_pearson_lower(4 * count, 4 * n, alpha), sigma=1)[0] + 1e-9
-    assert radius <= largest_radius(n, alpha, sigma=1) + 1e-12
+    assert radius <= one_sided_radius(clopper_pearson_lower(n, n, alpha), sigma=1)[0] + 1e-12
 
 
 def test_the_l_bound_is_no_more_than_the_mean_probability_radius() -> None:
@@ -212,12 +211,6 @@ def test_the_older_certificates_are_the_best_of_their_kind(p: float, q: float) -
         (renyi_radius(p, q, sigma=1)[0], [renyi(a) for a in 1 + np.geomspace(0.05, 10, 60)]),
     ):
         assert found == pytest.approx(max(candidates), rel=3e-3)
-
-
-def test_the_largest_radius() -> None:
-    found = largest_radius([100, 1000, 10_000, 100_000], 0.001, sigma=1)
-    assert found.round(2).tolist() == [1.5, 2.46, 3.2, 3.81]
-    assert largest_radius(9, 0.001, sigma=1) == 0
 
 
 @steady

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from heatsmooth import InputError
-from heatsmooth.records import read_attacks, read_certificates
+from heatsmooth.results.attacks import AttackResult, read_attacks
+from heatsmooth.results.certificates import Certificate, read_certificates
+from heatsmooth.results.guarantees import Basis, BasisKind
+from heatsmooth.results.one_pass import read_one_pass
+from heatsmooth.results.schema import from_json, to_json
 from heatsmooth.runs import Records, read_records
 
 CERTIFICATE: dict[str, Any] = {
@@ -26,10 +30,17 @@ CERTIFICATE: dict[str, Any] = {
     "radius": 0.2,
     "abstain": False,
     "subject": "average",
-    "basis": "statistical",
+    "basis": "statistical, alpha=0.001, one-sided",
     "class_from": "noise",
 }
-ATTACK = {"index": 0, "label": 1, "success": True, "distance": 0.5, "norm_steps": 20, "subject": "network"}
+ATTACK: dict[str, Any] = {
+    "index": 0,
+    "label": 1,
+    "success": True,
+    "distance": 0.5,
+    "norm_steps": 20,
+    "subject": "network",
+}
 
 
 def written(path: Path, *records: dict[str, Any]) -> Path:
@@ -58,6 +69,10 @@ def written(path: Path, *records: dict[str, Any]) -> Path:
         ("abstain", 0),
         ("seconds", "long"),
         ("basis", ["x"]),
+        ("basis", "statistical"),
+        ("basis", "statistical, alpha=0.001, top-0"),
+        ("subject", "teacher"),
+        ("class_from", None),
     ],
 )
 def test_a_certificate_of_wrong_types_is_refused(tmp_path: Path, name: str, value: Any) -> None:
@@ -78,6 +93,7 @@ def test_a_certificate_of_wrong_types_is_refused(tmp_path: Path, name: str, valu
         {"target": 5},
         {"clean_probabilities": [0.25, 0.25]},
         {"abstain": True},
+        {"sums": [1.0]},
     ],
 )
 def test_a_certificate_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -98,7 +114,7 @@ def test_an_image_has_one_certificate(tmp_path: Path) -> None:
     "change", [{"distance": None}, {"success": False}, {"success": 1}, {"distance": -1.0}, {"distance": float("nan")}]
 )
 def test_an_attack_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    assert read_attacks(written(tmp_path / "attacks.jsonl", ATTACK)) == [ATTACK]
+    assert read_attacks(written(tmp_path / "attacks.jsonl", ATTACK)) == [AttackResult(**ATTACK)]
     with pytest.raises(InputError, match=r"attacks\.jsonl:1: expected an attack, got"):
         read_attacks(written(tmp_path / "attacks.jsonl", ATTACK | change))
 
@@ -115,7 +131,50 @@ def test_a_line_that_changed_after_it_was_written_is_refused(tmp_path: Path) -> 
         read_records(path)
 
 
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.mark.parametrize(("pattern", "kind"), [("certificates", Certificate), ("attacks", AttackResult)])
+def test_published_records_are_read_and_would_be_written_alike(pattern: str, kind: type[Any]) -> None:
+    """Same keys in the same order, same values: files of both versions can stand in one directory."""
+    files = list(RESULTS.rglob(f"{pattern}*.jsonl"))
+    assert len(files) > 10
+    for file in files:
+        for published in read_records(file):
+            again = to_json(from_json(kind, published, str(file), ""))
+            assert json.dumps(again) == json.dumps(published)
+
+
 def test_published_records_are_read() -> None:
-    results = Path(__file__).parents[1] / "results"
-    read = [read_certificates(file.parent) for file in results.rglob("certificates.jsonl")]
+    read = [read_certificates(file.parent) for file in RESULTS.rglob("certificates.jsonl")]
     assert all(read)
+
+
+def test_a_one_pass_radius_is_read_as_it_was_written(tmp_path: Path) -> None:
+    confident = "conformal, 1-epsilon-alpha=0.949, marginal over images like the calibration set"
+    line = {"index": 7, "label": 2, "class": 2, "radius": 0.125, "abstain": False} | {
+        "subject": "average",
+        "basis": confident,
+    }
+    undecided = line | {"index": 3, "class": None, "radius": 0.0, "abstain": True}
+    first, second = read_one_pass(written(tmp_path / "one_pass.jsonl", line, undecided))
+    assert [json.dumps(to_json(result)) for result in (second, first)] == [json.dumps(line), json.dumps(undecided)]
+    assert (second.correct, first.correct) == (True, False)
+    assert second.basis == Basis(BasisKind.CONFORMAL, confidence=0.949)
+    with pytest.raises(InputError, match=r"one_pass\.jsonl:1: expected a one-pass radius, got radius"):
+        read_one_pass(written(tmp_path / "one_pass.jsonl", line | {"radius": float("nan")}))
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        Basis(BasisKind.STATISTICAL, alpha=0.001),
+        Basis(BasisKind.STATISTICAL, alpha=1e-7, bound="two-sided", anytime=True),
+        Basis(BasisKind.STATISTICAL, alpha=0.012, k=5),
+        Basis(BasisKind.STATISTICAL, alpha=0.05, n_wrong=200),
+        Basis(BasisKind.CONFORMAL, confidence=0.899),
+    ],
+    ids=str,
+)
+def test_what_a_radius_rests_on_is_text_and_back(basis: Basis) -> None:
+    assert Basis.read(str(basis)) == basis

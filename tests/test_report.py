@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError
 from heatsmooth.report import build_report
 from heatsmooth.report.chart import Chart, Series
@@ -25,10 +26,10 @@ from heatsmooth.report.pdf import pdf
 from heatsmooth.report.sources import read_sources
 from heatsmooth.report.tables import Column, Table, latex, markdown
 from heatsmooth.statistics.bounds import clopper_pearson_lower
-from heatsmooth.statistics.radii import largest_radius
 
 PUBLISHED = Path(__file__).parents[2] / "shared/data/cohen-logs"
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
+CONFORMAL = "conformal, 1-epsilon-alpha=0.949, marginal over images like the calibration set"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&$\\n_{"
 
 
@@ -74,8 +75,17 @@ def write_training(path: Path, command: str, model: str, *, accuracy: float, noi
 def write_certificates(
     path: Path, model: str, *, images: int, level: float, n: int = 1000, sigma: float = 0.25, **choices: Any
 ) -> Path:
-    certificate = {"sigma": sigma, "n": n, "n0": 100, "alpha": 0.001, "class_from": "clean", "adaptive": False}
+    certificate: dict[str, Any] = {
+        "sigma": sigma,
+        "n": n,
+        "n0": 100,
+        "alpha": 0.001,
+        "class_from": "clean",
+        "adaptive": False,
+    }
     certificate |= {"top_k": 1, "bound": "one-sided", "radii": [], "tolerance": 0.05} | choices
+    known = {name: value for name, value in certificate.items() if name not in ("radii", "class_from")}
+    basis = str(Settings(**known).basis)
     data = {"name": "fashion-mini/test", "images": images, "fingerprint": "cd34"}
     write_run(path, "certify", {"data": data, "model": model, "certificate": certificate}, model_hash=model)
     draw = np.random.default_rng(images)
@@ -99,7 +109,7 @@ def write_certificates(
                 "class": chosen,
                 "target": chosen,
                 "sigma": sigma,
-                "adaptive": False,
+                "adaptive": certificate["adaptive"],
                 "class_from": "clean",
                 "radius": float(radius[i]),
                 "abstain": bool(lower[i] < 0.5),
@@ -112,7 +122,7 @@ def write_certificates(
                 "samples": n + 1,
                 "seconds": 0.21,
                 "subject": "average",
-                "basis": "statistical, alpha=0.001, one-sided",
+                "basis": basis,
             }
         )
     write_lines(path / "certificates.jsonl", lines)
@@ -315,15 +325,14 @@ def test_every_figure_has_its_numbers(story: tuple[dict[str, Any], str, Path]) -
 def test_certified_accuracy_is_exact_where_it_is_drawn(story: tuple[dict[str, Any], str, Path]) -> None:
     _, page, root = story
     item = next(c for c in read_sources([root / "runs"]).certifications if c.name == "certified-smoothed")
-    assert item.correct is not None
-    assert item.cap == pytest.approx(float(largest_radius(1000, 0.001, sigma=0.25)))
+    assert item.cap == pytest.approx(0.25 * special.ndtri(0.001 ** (1 / 1000)))
     figure = page.split('id="fig-certified-accuracy"')[1].split("</figure>")[0]
     rows = re.findall(
         r'<tr><td data-x="([^"]+)">[^<]*<td>[^<]*<td>[^<]*<td>[^<]*<td>([^<]+)<td>([^<]+)<td>([^<\n]+)', figure
     )
     assert len(rows) > 80
     for x, share, low, high in rows:
-        expected = (item.correct & ~item.abstained & (item.radius >= float(x))).mean()
+        expected = (item.claims.known_correct & ~item.claims.abstained & (item.claims.radii >= float(x))).mean()
         assert float(share) == pytest.approx(expected, abs=5e-5)
         assert float(low) <= float(share) <= float(high)
 
@@ -362,12 +371,12 @@ def test_one_pass_stands_against_stochastic_inference(story: tuple[dict[str, Any
 def test_attacks_say_how_many_were_censored(story: tuple[dict[str, Any], str, Path]) -> None:
     _, _, root = story
     rows = (root / "tables/attacks.md").read_text().splitlines()
-    attack = next(a for a in read_sources([root / "runs"]).attacks if a.name == "ddn-smoothed")
-    failed, wrong = int((~attack.success).sum()), int(attack.wrong.sum())
+    attack = next(a.results for a in read_sources([root / "runs"]).attacks if a.name == "ddn-smoothed")
+    failed, wrong = int(np.isinf(attack.distances).sum()), int((attack.distances == 0).sum())
     assert next(row for row in rows if "smoothed | DDN" in row).endswith(
         f"| 400 | {wrong} | {400 - wrong - failed} | {failed} |"
     )
-    right = attack.distance[~attack.wrong]
+    right = attack.distances[attack.distances > 0]
     distances = next(r for r in (root / "tables/adversarial-distance.md").read_text().splitlines() if "| smoothed" in r)
     assert f"{np.median(right):.4f} | {right[np.isfinite(right)].mean():.4f} |" in distances
 
@@ -510,7 +519,7 @@ def test_ten_thousand_images_stay_small_and_whole(tmp_path: Path) -> None:
 def test_conformal_radii_have_a_table_of_their_own(tmp_path: Path) -> None:
     settings = {"model": "m", "calibration": {"sigma": 0.25, "alpha": 0.001, "epsilon": 0.05}}
     write_run(tmp_path / "run", "one-pass", settings, model_hash="m")
-    line = {"label": 1, "class": 1, "subject": "average", "basis": "conformal, epsilon=0.05"}
+    line = {"label": 1, "class": 1, "subject": "average", "basis": CONFORMAL}
     radii = [0.3, 0.1, 0.0, 0.6]
     write_lines(
         tmp_path / "run/one_pass.jsonl",
@@ -632,6 +641,29 @@ def test_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
     assert caps["d"] is not None
     assert caps["e"] is not None
     assert caps["d"] < caps["a"], "stopping at any time costs something"
+
+
+def test_too_few_samples_to_certify_anything_have_the_largest_radius_0(tmp_path: Path) -> None:
+    write_certificates(tmp_path / "few", "m", images=30, level=1.0, n=5)
+    (item,) = read_sources([tmp_path]).certifications
+    assert item.cap == 0
+    build_report([tmp_path], tmp_path / "report.html")
+    assert "not say n and α" not in (tmp_path / "report.html").read_text()
+
+
+def test_settings_that_contradict_the_certificates_are_refused(tmp_path: Path) -> None:
+    write_certificates(tmp_path / "good", "m", images=9, level=1.0)
+    write_certificates(tmp_path / "other", "m", images=9, level=1.0)
+    write_certificates(tmp_path / "unknown", "m", images=9, level=1.0)
+    for name, change in (("other", {"alpha": 0.01}), ("unknown", {"n": "many"})):
+        info = json.loads((tmp_path / name / "run.json").read_text())
+        info["settings"]["certificate"] |= change
+        (tmp_path / name / "run.json").write_text(json.dumps(info))
+    summary = build_report([tmp_path], tmp_path / "report.html")
+    assert [entry["name"] for entry in summary["skipped"]] == ["other"]
+    assert "alpha=0.01, one-sided, got σ 0.25, statistical, alpha=0.001" in summary["skipped"][0]["reason"]
+    assert [entry["name"] for entry in summary["notes"]] == ["unknown"]
+    assert "got n many" in summary["notes"][0]["reason"]
 
 
 def test_top_k_certificates_are_never_told_as_top_1(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_calibrated_radius_is_shown_with_its_basis(subject: Subject) -> None:
     calibrated = replace(subject, calibration=known)
     first = next(certifying(calibrated, an_image(), 0))
     assert isinstance(first, dict)
-    assert first["calibrated"] == {"radius": 0.125, "subject": "average", "basis": known.basis}
+    assert first["calibrated"] == {"radius": 0.125, "subject": "average", "basis": str(known.basis)}
     assert first["l_bound"]["subject"] == "network"
     with pytest.raises(InputError, match=r"--sigma: expected 0.25, that of the calibration, got 0.5"):
         replace(calibrated, settings=Settings(0.5, adaptive=True))

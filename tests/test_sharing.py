@@ -14,7 +14,8 @@ from PIL import Image
 
 from heatsmooth.cli import run
 from heatsmooth.models import save
-from heatsmooth.records import read_attacks, read_certificates
+from heatsmooth.results.attacks import read_attacks
+from heatsmooth.results.certificates import read_certificates
 from heatsmooth.workflows import sharing
 from tests.conftest import tiny_classifier
 
@@ -55,12 +56,12 @@ def test_compare_is_shared_by_two_processes(tmp_path: Path, capsys: pytest.Captu
     assert found["seconds"] > 0
     two, one = tmp_path / "two/seed-0", tmp_path / "one/seed-0"
     for kind in ("certified", "top-5"):
-        counts = [{r["index"]: r["counts"] for r in read_certificates(p / f"undefended-{kind}")} for p in (two, one)]
+        counts = [{r.index: r.counts for r in read_certificates(p / f"undefended-{kind}")} for p in (two, one)]
         assert counts[0] == counts[1]
         assert len(counts[0]) == 4
     assert len(list((two / "bootcamp-certified").glob("run-*-of-2.json"))) == 2
     assert json.loads((two / "bootcamp/run.json").read_text())["processes"] == 2
-    distances = [{r["index"]: r["distance"] for r in read_attacks(place / "undefended-ddn")} for place in (two, one)]
+    distances = [{r.index: r.distance for r in read_attacks(place / "undefended-ddn")} for place in (two, one)]
     assert distances[0] == distances[1]
     for name, value in alone["methods"]["undefended"].items():
         if not name.endswith("_seconds"):

@@ -8,14 +8,15 @@ from heatsmooth.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from heatsmooth.attacks import Adversarial, GaussianAverage, ddn, pgd
-    from heatsmooth.certification.certificates import Certificates, certify
+    from heatsmooth.certification.certificates import certify
     from heatsmooth.export import export_onnx
+    from heatsmooth.results.certificates import Certificates
     from heatsmooth.statistics.radii import l_bound
     from heatsmooth.training import smooth
 
 _HOMES = {
     "Adversarial": "attacks",
-    "Certificates": "certification.certificates",
+    "Certificates": "results.certificates",
     "GaussianAverage": "attacks",
     "certify": "certification.certificates",
     "ddn": "attacks",

@@ -22,6 +22,8 @@ from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import count_classes, for_inference
 from heatsmooth.progress import Progress, silent
+from heatsmooth.results.certificates import Certificates
+from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.statistics.bounds import clopper_pearson, clopper_pearson_lower, predict
 from heatsmooth.statistics.radii import l_bound, round_down
 
@@ -74,16 +76,13 @@ def audit(
     examples = images.images(torch.arange(min(4, len(images)))).to(_device(model))
     fast = for_inference(model, examples)
     unlabelled = images.without_labels()
-    found_by_index = {
-        record["index"]: record
-        for record in certify_each(model, unlabelled, settings, seed=seed, means=True, progress=progress)
-    }
-    records = [found_by_index[index] for index in images.indices.tolist()]
+    certificates = Certificates.of(certify_each(model, unlabelled, settings, seed=seed, means=True, progress=progress))
+    in_order = np.searchsorted(certificates.indices, images.indices.numpy())
     certified = _Certified(
-        one_pass=np.array([record["clean_probabilities"] for record in records]),
-        average=np.array([record["sums"] for record in records]) / how.n,
-        classes=np.array([record["class"] for record in records]),
-        radii=np.array([0.0 if record["abstain"] else record["radius"] for record in records]),
+        one_pass=certificates.clean_probabilities[in_order],
+        average=certificates.average_probabilities[in_order],
+        classes=certificates.classes[in_order],
+        radii=certificates.radii[in_order],
     )
     network = _attack_network(fast, unlabelled, certified, how, progress)
     found = {
@@ -255,7 +254,7 @@ def _broken(network: _Broken, certified: _Certified, sigma: float) -> dict[str, 
             "share": SURVIVING,
             "fraction": round_down(min(fraction, 1e6), 4),
             "images": len(ratios),
-            "basis": "attack: empirical, these images and attacks only",
+            "basis": BasisKind.ATTACK,
         },
     }
 

@@ -15,7 +15,7 @@ is kept does.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from itertools import pairwise
@@ -26,6 +26,8 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from heatsmooth.errors import InputError, require
+from heatsmooth.results.certificates import Certificates
+from heatsmooth.results.guarantees import Basis, BasisKind, Subject
 from heatsmooth.statistics.bounds import Flags, Floats, Integers, checked, clopper_pearson
 from heatsmooth.statistics.radii import without_nan
 
@@ -66,15 +68,14 @@ class Calibration:
     model_hash: str | None = None
     data: Any = None
     """Which images: a description with their fingerprint, as JSON."""
-    subject: str = "average"
+    subject: Subject = Subject.AVERAGE
     network: Any = None
     """The network's identity as JSON; files written before networks had one say only its ``model_hash``."""
 
     @property
-    def basis(self) -> str:
-        """On what the radius rests."""
-        surely = f"{1 - self.epsilon - self.alpha:.10g}"
-        return f"conformal, 1-epsilon-alpha={surely}, marginal over images like the calibration set"
+    def basis(self) -> Basis:
+        """What the radius rests on."""
+        return Basis(BasisKind.CONFORMAL, confidence=1 - self.epsilon - self.alpha)
 
     def radius(self, probabilities: Any) -> Floats:
         """The radius of each row of ``probabilities`` (…, classes), an array or a tensor on any device → (…).
@@ -88,7 +89,7 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """As JSON: every number exactly."""
         facts = asdict(self) | {"steps": [list(step) for step in self.steps]}
-        return {"format": FORMAT, "basis": self.basis, **facts}
+        return {"format": FORMAT, "basis": str(self.basis), **facts}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -97,7 +98,7 @@ class Calibration:
         require(found == FORMAT, f"calibration: expected format {FORMAT}, got {found!r}; calibrate again")
         try:
             facts = {field.name: value[field.name] for field in fields(cls) if field.name != "network"}
-            facts["network"] = value.get("network")
+            facts |= {"network": value.get("network"), "subject": Subject(value["subject"])}
             steps = tuple((float(doubt), float(radius)) for doubt, radius in facts.pop("steps"))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"calibration: expected all fields, got a wrong one ({error}); calibrate again") from None
@@ -107,28 +108,26 @@ class Calibration:
 
 
 def calibrate(
-    records: Iterable[Mapping[str, Any]],
+    certificates: Certificates,
     *,
     epsilon: float,
-    sigma: float,
-    alpha: float,
     seed: int = 0,
     model_hash: str | None = None,
     network: Any = None,
     data: Any = None,
 ) -> Calibration:
-    """Learn the radius from certified images: records as ``records.read_certificates`` gives them, made at σ and α.
+    """Learn the radius from certified images, at the σ and α of their certificates.
 
     Labels are not used. The images must be a random sample of those the radius is meant for, and none the network was
     trained on. ``seed`` divides them into the part that fits and the part that corrects; their order does not matter.
     ``model_hash``, ``network`` (an identity as JSON) and ``data`` are kept beside the radii.
     """
-    rows = sorted(records, key=lambda row: int(row["index"]))
-    probabilities, radii = _examples(rows, sigma=sigma, alpha=alpha)
+    sigma, alpha, images = certificates.sigma, certificates.basis.alpha or 0.0, len(certificates)
+    probabilities, radii = _examples(certificates, sigma=sigma, alpha=alpha)
     classes = probabilities.shape[1]
     doubts = _doubt(probabilities, classes)
-    fit, rest = np.split(np.random.default_rng(seed).permutation(len(rows)), [math.floor(len(rows) * FITTED)])
-    allowed = _allowed(len(rest), epsilon, images=len(rows))
+    fit, rest = np.split(np.random.default_rng(seed).permutation(images), [math.floor(images * FITTED)])
+    allowed = _allowed(len(rest), epsilon, images=images)
     levels, values, survival = _survival(doubts[fit], radii[fit])
     level = _level(levels, doubts[rest])
 
@@ -146,29 +145,26 @@ def calibrate(
     return Calibration(steps, classes, epsilon, alpha, sigma, *counts, seed, model_hash, data, network=network)
 
 
-def coverage(calibration: Calibration, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def coverage(calibration: Calibration, certificates: Certificates) -> dict[str, Any]:
     """How the one-pass radii R̂ compare with the certificates R of held-out images.
 
     ``coverage`` is the share of images with R̂ ≤ R, ``interval`` its Clopper–Pearson bounds at 95 %. ``acr`` is that of
     full certification; ``claimed`` is the share of it that the one-pass radii reach, ``kept`` the same with R̂ counted
     as 0 where R̂ > R; None if there is nothing to keep. Without labels every class counts as right.
     """
-    rows = list(records)
-    probabilities, radii = _examples(rows, sigma=calibration.sigma, alpha=calibration.alpha)
+    probabilities, radii = _examples(certificates, sigma=calibration.sigma, alpha=calibration.alpha)
     guess = calibration.radius(probabilities)
     covered = guess <= radii
-    full = np.array([0.0 if row["abstain"] else row["radius"] for row in rows])
-    labelled = all(row["label"] is not None for row in rows)
-
-    def mean(radius: Floats, by: str) -> float:
-        return float(np.mean(radius * [not labelled or row[by] == row["label"] for row in rows]))
-
-    acr, claimed, kept = mean(full, "class"), mean(guess, "clean_class"), mean(guess * covered, "clean_class")
+    images, labelled = len(certificates), certificates.labels is not None
+    right = certificates.known_correct if labelled else True
+    right_in_one_pass = certificates.one_pass_correct if labelled else True
+    acr = float(np.mean(certificates.radii * right))
+    claimed, kept = (float(np.mean(radius * right_in_one_pass)) for radius in (guess, guess * covered))
     return {
-        "images": len(rows),
+        "images": images,
         "covered": int(covered.sum()),
         "coverage": float(covered.mean()),
-        "interval": [float(bound) for bound in clopper_pearson(int(covered.sum()), len(rows), 0.05)],
+        "interval": [float(bound) for bound in clopper_pearson(int(covered.sum()), images, 0.05)],
         "positive": int((guess > 0).sum()),
         "labelled": labelled,
         "acr": acr,
@@ -177,20 +173,17 @@ def coverage(calibration: Calibration, records: Iterable[Mapping[str, Any]]) -> 
     }
 
 
-def _examples(rows: list[Mapping[str, Any]], *, sigma: float, alpha: float) -> tuple[Floats, Floats]:
+def _examples(certificates: Certificates, *, sigma: float, alpha: float) -> tuple[Floats, Floats]:
     """One-pass probabilities (images, classes) and radii R (images,), 0 if abstained or of another class."""
-    require(bool(rows), "records: expected certified images, got none; certify some first")
-    require(len({row["index"] for row in rows}) == len(rows), "records: expected each image once, got some twice")
-    for drawn, basis in sorted({(row["sigma"], row["basis"]) for row in rows}):
-        alike = drawn == sigma and basis.startswith(f"statistical, alpha={alpha:g},") and "top-" not in basis
-        wanted = f"top-1 certificates of sigma {sigma:g}, alpha {alpha:g}"
-        require(alike, f"records: expected {wanted}, got sigma {drawn:g}, {basis}; give those they were made with")
-    sizes = sorted({len(row["clean_probabilities"]) for row in rows})
-    require(len(sizes) == 1, f"records: expected one number of classes, got {sizes}; read them apart")
-    agrees = [not row["abstain"] and row["class"] == row["clean_class"] for row in rows]
-    radii = np.where(agrees, [row["radius"] for row in rows], 0.0)
-    checked("radius", radii, lambda r: (r >= 0) & (r < np.inf), "0 or more; certify again")
-    return np.array([row["clean_probabilities"] for row in rows], dtype=np.float64), radii
+    basis = certificates.basis
+    require(
+        (certificates.sigma, basis.kind, basis.alpha, basis.k) == (sigma, BasisKind.STATISTICAL, alpha, 1),
+        f"certificates: expected top-1 certificates of sigma {sigma:g}, alpha {alpha:g}, got sigma "
+        f"{certificates.sigma:g}, {basis}; give those they were made with",
+    )
+    agrees = certificates.classes == certificates.clean_classes
+    checked("radius", certificates.radii, lambda r: (r >= 0) & (r < np.inf), "0 or more; certify again")
+    return certificates.clean_probabilities, np.where(agrees, certificates.radii, 0.0)
 
 
 def _doubt(probabilities: ArrayLike, classes: int) -> Floats:
@@ -255,5 +248,5 @@ def _allowed(corrected: int, epsilon: float, *, images: int) -> int:
     exact = Fraction(str(float(epsilon)))
     needed = max(FEWEST, math.floor((math.ceil(1 / exact) - 2) / (1 - FITTED)) + 1)
     enough = f"expected at least {needed} certified images for epsilon {epsilon:g}"
-    require(images >= needed, f"records: {enough}, got {images}; certify more or raise epsilon")
+    require(images >= needed, f"certificates: {enough}, got {images}; certify more or raise epsilon")
     return math.floor((corrected + 1) * exact) - 1

@@ -27,8 +27,9 @@ from heatsmooth.calibrate import Calibration
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import check_independence, count_classes, identify
 from heatsmooth.progress import Progress, silent
+from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.runs import write_atomically
-from heatsmooth.statistics.radii import L_BOUND_BASIS, l_bound
+from heatsmooth.statistics.radii import l_bound
 from heatsmooth.version import VERSION
 
 TOLERANCE = 1e-5
@@ -185,13 +186,13 @@ def _metadata(
     for output, subject, basis in (
         ("probabilities", "network", "one pass"),
         ("class", "network", "one pass"),
-        ("l_bound", "network", L_BOUND_BASIS),
+        ("l_bound", "network", BasisKind.EXACT_AVERAGE),
     ):
         metadata |= {f"{output}.subject": subject, f"{output}.basis": basis}
     if calibration is not None:
         metadata |= {
             "calibrated_radius.subject": calibration.subject,
-            "calibrated_radius.basis": calibration.basis,
+            "calibrated_radius.basis": str(calibration.basis),
             "epsilon": repr(float(calibration.epsilon)),
             "alpha": repr(float(calibration.alpha)),
         }

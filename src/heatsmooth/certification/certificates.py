@@ -6,12 +6,10 @@ without the model.
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heatsmooth.certification import stopping
@@ -21,7 +19,7 @@ from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import check_independence, count_classes, device_of, for_inference
 from heatsmooth.progress import Progress, silent
-from heatsmooth.statistics import accuracy
+from heatsmooth.results.certificates import Certificate, Certificates, Counted
 
 
 def certify_image(settings: Settings, label: int | None = None) -> Procedure[dict[str, Tally]]:
@@ -52,29 +50,32 @@ def chosen_class(tallies: dict[str, Tally]) -> int:
     return int(tallies.get("selection", tallies[CLEAN]).counts.argmax())
 
 
-def certificate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """A record with class, radius, abstention and guarantee by these settings, from the counts it holds.
+def certificate(counted: Counted, settings: Settings) -> Certificate:
+    """Class, radius, abstention and guarantee by these settings, from what was counted for an image.
 
-    ``target`` is the class that the radius speaks of: the chosen class, or for top-k the label where it is known.
-    Counts drawn at another σ, and counts whose number depends on themselves under a bound for fixed n, are refused.
+    The radius covers the chosen class, or for top-k the label where it is known. Counts sampled at another σ, and
+    counts whose number depends on themselves under a bound for fixed n, are refused.
     """
-    selection = record["selection"]
+    require(counted.sigma == settings.sigma, f"expected counts of noise σ={settings.sigma:g}, got {counted.sigma:g}")
     require(
-        record["sigma"] == settings.sigma, f"expected counts of noise σ={settings.sigma:g}, got {record['sigma']:g}"
+        settings.adaptive or not counted.adaptive,
+        "expected a bound for any stopping on adaptive counts, got one for fixed n; leave the counts as they are",
     )
-    fixed = settings.adaptive or not record["adaptive"]
-    require(
-        fixed, "expected a bound for any stopping on adaptive counts, got one for fixed n; leave the counts as they are"
-    )
+    chosen = counted.clean_class
     if settings.class_from == "noise":
-        require(
-            selection is not None, "--class-from noise: expected selection counts, got none; use --class-from clean"
-        )
-    chosen = int(np.argmax(selection)) if settings.class_from == "noise" else record["clean_class"]
-    target = record["label"] if settings.top_k > 1 and record["label"] is not None else chosen
-    radius, abstain = radii_of(np.array([record["counts"]]), np.array([target]), settings)
-    found = {"class": chosen, "target": target, "radius": float(radius[0]), "abstain": bool(abstain[0])}
-    return record | found | {"subject": "average", "basis": settings.basis, "class_from": settings.class_from}
+        if counted.selection is None:
+            raise InputError("--class-from noise: expected selection counts, got none; use --class-from clean")
+        chosen = int(np.argmax(counted.selection))
+    target = counted.label if settings.top_k > 1 and counted.label is not None else chosen
+    radius, abstain = radii_of(np.array([counted.counts]), np.array([target]), settings)
+    return counted.with_radius(
+        predicted=chosen,
+        target=target,
+        radius=float(radius[0]),
+        abstain=bool(abstain[0]),
+        basis=settings.basis,
+        class_from=settings.class_from,
+    )
 
 
 def certify_each(
@@ -90,8 +91,8 @@ def certify_each(
     progress: Progress = silent,
     done: int = 0,
     abstained: int = 0,
-) -> Iterator[dict[str, Any]]:
-    """One record an image, as soon as it is done; with ``means`` also the sums for bounds on mean probabilities.
+) -> Iterator[Certificate]:
+    """One certificate per image, as soon as it is done; with ``means`` also the sums for bounds on mean probabilities.
 
     ``positions``: the images still to do; ``done`` and ``abstained``: how many are, for the progress.
     """
@@ -109,11 +110,11 @@ def certify_each(
 
     begin = time.monotonic()
     for number, (done_job, tallies) in enumerate(sampler.run(map(job, todo)), start=1):
-        record = certificate(_counted(done_job, tallies, label_of[done_job.index], settings, means), settings)
-        abstained += record["abstain"]
+        certified = certificate(_counted(done_job, tallies, label_of[done_job.index], settings, means), settings)
+        abstained += certified.abstain
         speed = sampler.samples / (time.monotonic() - begin)
         progress("certifying", done + number, done + len(todo), f"{speed:.0f} samples/s, {abstained} abstained")
-        yield record
+        yield certified
 
 
 def prepared(
@@ -156,92 +157,25 @@ def _check_possible(settings: Settings, classes: int) -> None:
     )
 
 
-def _counted(
-    job: Job[Any], tallies: dict[str, Tally], label: int | None, settings: Settings, means: bool
-) -> dict[str, Any]:
-    """What was drawn for an image, as JSON: the part of a record that the model is needed for."""
+def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, settings: Settings, means: bool) -> Counted:
+    """What was sampled for an image: the part of a certificate that the model is needed for."""
     clean, estimation, selection = tallies[CLEAN], tallies["estimation"], tallies.get("selection")
-    record = {
-        "index": job.index,
-        "label": label,
-        "sigma": settings.sigma,
-        "adaptive": settings.adaptive,
-        "n0": 0 if selection is None else selection.n,
-        "n": estimation.n,
-        "counts": estimation.counts.tolist(),
-        "selection": None if selection is None else selection.counts.tolist(),
-        "clean_class": int(clean.counts.argmax()),
-        "clean_probabilities": [float(f"{p:.7g}") for p in clean.sums],
-        "samples": sum(tally.n for tally in tallies.values()),
-        "seconds": round(job.seconds, 4),
-    }
-    if means:
-        record |= {"sums": estimation.sums.tolist(), "squares": estimation.squares.tolist()}
-    return record
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """The certificates of many images, ordered by index; arrays (images,), counts (images, classes).
-
-    ``radii`` are L2, in [0, 1] pixels, about ``subject``: the *average* of the network over N(0, σ²I), not the network
-    in one pass; they rest on ``basis``. Where ``abstained``, the radius is 0 and nothing is claimed.
-    """
-
-    indices: NDArray[np.int64]
-    labels: NDArray[np.int64] | None
-    classes: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    """The classes that the radii speak of: ``classes``, or for top-k the labels."""
-    radii: NDArray[np.float64]
-    abstained: NDArray[np.bool_]
-    counts: NDArray[np.int64]
-    clean_classes: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    basis: str
-    subject: str = "average"
-
-    @staticmethod
-    def of(records: Iterable[dict[str, Any]]) -> "Certificates":
-        """Of records of one kind, each image once."""
-        unique: dict[int, dict[str, Any]] = {}
-        for record in records:
-            index, known = record["index"], unique.setdefault(record["index"], record)
-            same = known["counts"] == record["counts"]
-            require(same, f"expected one certificate for image {index}, got two that differ; read the runs apart")
-        rows = [unique[index] for index in sorted(unique)]
-        require(bool(rows), "expected certificates, got none; certify some images first")
-        kinds = {(row["sigma"], row["class_from"], row["basis"]) for row in rows}
-        require(len(kinds) == 1, f"expected certificates of one kind, got {sorted(kinds)}; read them apart")
-        labelled = all(row["label"] is not None for row in rows)
-        return Certificates(
-            indices=np.array([row["index"] for row in rows]),
-            labels=np.array([row["label"] for row in rows]) if labelled else None,
-            classes=np.array([row["class"] for row in rows]),
-            targets=np.array([row["target"] for row in rows]),
-            radii=np.array([row["radius"] for row in rows]),
-            abstained=np.array([row["abstain"] for row in rows]),
-            counts=np.array([row["counts"] for row in rows]),
-            clean_classes=np.array([row["clean_class"] for row in rows]),
-            samples=np.array([row["samples"] for row in rows]),
-            basis=rows[0]["basis"],
-        )
-
-    @property
-    def correct(self) -> NDArray[np.bool_]:
-        """Where the radius speaks of the label; abstained images count as errors elsewhere."""
-        if self.labels is None:
-            raise InputError("expected labels to measure accuracy, got none; certify labelled images")
-        return np.asarray(self.targets == self.labels)
-
-    def certified_accuracy(self, at: Any) -> NDArray[np.float64]:
-        """The share of all images certified right at each radius of ``at``."""
-        return accuracy.certified_accuracy(self.radii, self.correct, self.abstained, at)
-
-    @property
-    def average_certified_radius(self) -> float:
-        """ACR: the mean radius over all images, 0 where wrong or abstained."""
-        return accuracy.average_certified_radius(self.radii, self.correct, self.abstained)
+    return Counted(
+        index=job.index,
+        label=label,
+        sigma=settings.sigma,
+        adaptive=settings.adaptive,
+        n0=0 if selection is None else selection.n,
+        n=estimation.n,
+        counts=tuple(estimation.counts.tolist()),
+        selection=None if selection is None else tuple(selection.counts.tolist()),
+        clean_class=int(clean.counts.argmax()),
+        clean_probabilities=tuple(float(f"{p:.7g}") for p in clean.sums),
+        samples=sum(tally.n for tally in tallies.values()),
+        seconds=round(job.seconds, 4),
+        sums=tuple(estimation.sums.tolist()) if means else None,
+        squares=tuple(estimation.squares.tolist()) if means else None,
+    )
 
 
 def certify(
@@ -269,5 +203,6 @@ def certify(
         images = ImageSet.of("images", as_unit_interval(images.detach().cpu()), labels)
     require(not any(m.training for m in model.modules()), "expected a network in evaluation mode; call model.eval()")
     chosen = Settings(sigma, **settings)
-    found = certify_each(model, images, chosen, seed=seed, batch_size=batch_size, compiled=compiled, progress=progress)
-    return Certificates.of(found)
+    return Certificates.of(
+        certify_each(model, images, chosen, seed=seed, batch_size=batch_size, compiled=compiled, progress=progress)
+    )

@@ -1,13 +1,17 @@
 """What is certified, how surely, and the radius that follows from the counts."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heatsmooth.errors import require
+from heatsmooth.results.certificates import ClassFrom
+from heatsmooth.results.guarantees import Basis, BasisKind, Bound
+from heatsmooth.results.schema import from_json
 from heatsmooth.statistics.bounds import clopper_pearson_lower, clopper_pearson_upper, label_bounds
 from heatsmooth.statistics.radii import one_sided_radius, round_down, top_k_radius, two_sided_radius
 from heatsmooth.statistics.sequences import anytime_lower, anytime_upper, stopped_lower
@@ -27,14 +31,14 @@ class Settings:
     """Selection draws, if the class comes from noise."""
     alpha: float = 0.001
     """The probability with which a certificate may be false."""
-    class_from: Literal["noise", "clean"] = "noise"
+    class_from: ClassFrom = "noise"
     """The class to certify: the most frequent of n0 noisy draws (Cohen), or that of one clean pass (the paper)."""
     adaptive: bool = False
     radii: tuple[float, ...] = ()
     """Adaptive: stop when the certificate is decided at each of these; empty: when it is known within ``tolerance``."""
     tolerance: float = 0.05
     """Adaptive: stop when the radius, and what it will hardly exceed, are within this."""
-    bound: Literal["one-sided", "two-sided"] = "one-sided"
+    bound: Bound = "one-sided"
     top_k: int = 1
     """Certify that the label (the class, where there is none) stays among the k most probable."""
     n_wrong: int | None = None
@@ -59,16 +63,30 @@ class Settings:
             plain = self.top_k == 1 and not self.adaptive
             require(plain, "--n-wrong: expected top-1 certificates of a fixed n, got others; leave it out")
 
+    @classmethod
+    def from_json(cls, value: Any, where: Any) -> Self:
+        """What ``describe`` gave to the ``run.json`` of the directory ``where``."""
+        expected = f"{where}: expected the settings of certificates in run.json"
+        require(isinstance(value, Mapping), f"{expected}, got {str(value)[:40]}; certify again")
+        unknown = sorted(value.keys() - {item.name for item in fields(cls)})
+        require(not unknown, f"{expected}, got the unknown {str(unknown)[:60]}; certify again")
+        return from_json(cls, value, expected, "certify again")
+
     def describe(self) -> dict[str, Any]:
         """What a run records; ``n_wrong`` only where it is used, as runs did before it was there."""
         return {name: value for name, value in asdict(self).items() if name != "n_wrong" or value is not None}
 
     @property
-    def basis(self) -> str:
-        """On what the radius rests."""
-        kind = self.bound if self.top_k == 1 else f"top-{self.top_k}"
-        fewer = "" if self.n_wrong is None else f", n={self.n_wrong} where wrong"
-        return f"statistical, alpha={self.alpha:g}, {kind}{', any stopping' if self.adaptive else ''}{fewer}"
+    def basis(self) -> Basis:
+        """What the radius rests on."""
+        return Basis(
+            BasisKind.STATISTICAL,
+            alpha=self.alpha,
+            bound=self.bound if self.top_k == 1 else "one-sided",
+            k=self.top_k,
+            anytime=self.adaptive,
+            n_wrong=self.n_wrong,
+        )
 
     def largest_radius(self, classes: int) -> float | None:
         """The radius of an image all of whose ``n`` draws agree, for so many classes; None if even that abstains."""

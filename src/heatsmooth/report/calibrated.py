@@ -4,9 +4,9 @@ import numpy as np
 
 from heatsmooth.report.collection import Collection
 from heatsmooth.report.naming import Names
-from heatsmooth.report.results import acr, certified_at
+from heatsmooth.report.results import acr, share_at
 from heatsmooth.report.tables import Column, Table, without_empty_columns
-from heatsmooth.report.values import count_text, number, percent, plain, radius_text, share_text
+from heatsmooth.report.values import count_text, percent, plain, radius_text, share_text
 
 CONFORMAL = "average, in one pass · conformal, 1−ε−α"
 
@@ -19,15 +19,15 @@ def calibrated_table(collection: Collection, names: Names) -> Table | None:
         (
             names.model_of(item),
             plain(item.sigma),
-            plain(number(item.settings, "epsilon")),
-            plain(number(item.settings, "alpha")),
-            count_text(len(item.radius)),
-            percent(float((item.radius > 0).mean())),
-            radius_text(float(np.median(item.radius))),
-            radius_text(float(item.radius.mean())),
-            radius_text(float(item.radius.max())),
-            *(share_text(certified_at(item, radius)) for radius in (0.25, 0.5)),
-            radius_text(acr(item)),
+            plain(item.epsilon),
+            plain(item.alpha),
+            count_text(len(item.claims)),
+            percent(float((item.claims.radii > 0).mean())),
+            radius_text(float(np.median(item.claims.radii))),
+            radius_text(float(item.claims.radii.mean())),
+            radius_text(float(item.claims.radii.max())),
+            *(share_text(share_at(item.claims, radius)) for radius in (0.25, 0.5)),
+            radius_text(acr(item.claims)),
         )
         for item in collection.calibrated
     )

@@ -1,14 +1,19 @@
 """What a report is made of, as plain data: what was trained, certified, attacked and audited."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heatsmooth.certification.settings import Settings
 from heatsmooth.report.files import Note, Run
 from heatsmooth.report.values import number, one_line, text
+from heatsmooth.results.attacks import AttackResults
+from heatsmooth.results.certificates import Certificates
+from heatsmooth.results.radii import Radii
 from heatsmooth.statistics.bounds import Flags, Floats
 
 Pixels = NDArray[np.uint8]
@@ -26,38 +31,59 @@ class Training:
 
 @dataclass(frozen=True)
 class Certification:
-    """The certificates of many images, (images,) each; what ``run.json`` and records do not say is None.
-
-    ``radius`` is about the *average* of the network over N(0, σ²I) and statistical. ``l_bounds`` is about the network
-    in one pass and assumes it to be an exact average; ``mean_l_bounds`` is about the average and statistical again.
-    """
+    """The certificates of a ``certify`` run, or the radii of a log: they cover the *average* and are statistical."""
 
     name: str
-    source: str
     model: str | None
-    settings: dict[str, Any]
-    index: NDArray[np.int64]
-    radius: Floats
-    abstained: Flags
-    correct: Flags | None
-    basis: str
-    p_a: Floats | None = None
-    right_in_one_pass: Flags | None = None
-    l_bounds: Floats | None = None
-    mean_l_bounds: Floats | None = None
-    samples: Floats | None = None
+    claims: Radii
+    settings: Settings | None = None
+    """None where they are not known."""
     seconds: Floats | None = None
-    cap: float | None = None
+    """Per image, (images,)."""
+
+    @property
+    def certificates(self) -> Certificates | None:
+        """All that a run records; a log has the radii alone."""
+        return self.claims if isinstance(self.claims, Certificates) else None
 
     @property
     def sigma(self) -> float | None:
         """The noise certified with."""
-        return number(self.settings, "sigma")
+        return None if self.certificates is None else self.certificates.sigma
+
+    @property
+    def class_from(self) -> str | None:
+        """What chose the class."""
+        return None if self.certificates is None else self.certificates.class_from
+
+    @property
+    def n(self) -> int | None:
+        """Samples that estimate, the most of them if adaptive."""
+        return None if self.settings is None else self.settings.n
 
     @property
     def top_k(self) -> int:
         """The label stays among this many classes within the radius."""
-        return int(number(self.settings, "top_k") or 1)
+        return self.claims.basis.k
+
+    @cached_property
+    def cap(self) -> float | None:
+        """The radius if all n samples agree: no image can get more."""
+        if self.settings is None or self.certificates is None:
+            return None
+        return self.settings.largest_radius(self.certificates.counts.shape[1]) or 0.0
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Radii from one pass: conformal, not statistical."""
+
+    name: str
+    model: str | None
+    claims: Radii
+    sigma: float | None
+    epsilon: float | None
+    alpha: float | None
 
 
 @dataclass(frozen=True)
@@ -71,16 +97,21 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Attack:
-    """An ``attack`` run: ``distance`` is 0 where the image was wrong from the start, infinite where censored."""
+    """An ``attack`` run."""
 
-    name: str
+    run: Run
     model: str | None
     kind: str
-    subject: str
-    settings: dict[str, Any]
-    distance: Floats
-    wrong: Flags
-    success: Flags
+    results: AttackResults
+
+    @property
+    def name(self) -> str:
+        """That of its run."""
+        return self.run.name
+
+    def setting(self, name: str) -> float | None:
+        """A number that the attack was run with, if it is recorded."""
+        return number(self.run.info, "settings", name)
 
 
 @dataclass(frozen=True)
@@ -109,8 +140,7 @@ class Collection:
     runs: list[Run] = field(default_factory=list)
     trainings: list[Training] = field(default_factory=list)
     certifications: list[Certification] = field(default_factory=list)
-    calibrated: list[Certification] = field(default_factory=list)
-    """Radii from one pass: conformal, not statistical."""
+    calibrated: list[Calibrated] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
     attacks: list[Attack] = field(default_factory=list)
     galleries: list[Gallery] = field(default_factory=list)
@@ -144,7 +174,7 @@ class Collection:
     def certified(self, model: str | None) -> Certification | None:
         """The top-1 certificates of a model; those of a fixed n, as adaptive ones are decided at few radii only."""
         own = [c for c in self.certifications if model is not None and c.model == model and c.top_k == 1]
-        return min(own, key=lambda c: bool(c.settings.get("adaptive")), default=None)
+        return min(own, key=lambda c: c.claims.basis.anytime, default=None)
 
     def model_name(self, model: str | None, run: str) -> str:
         """What a model is called: the run that made it, else what ``--from`` named, else its hash, else ``run``."""

@@ -7,8 +7,7 @@ import numpy as np
 from heatsmooth.report.chart import Chart, Mark, Series, grid, nice_limit
 from heatsmooth.report.collection import Attack, Certification, Collection, Training
 from heatsmooth.report.naming import Names
-from heatsmooth.report.values import count_text, number, plain, radius_text
-from heatsmooth.statistics.accuracy import certified_accuracy, certified_accuracy_band
+from heatsmooth.report.values import count_text, plain, radius_text
 from heatsmooth.statistics.bounds import Floats
 
 BAND = 0.05
@@ -19,7 +18,7 @@ BINS = 20
 
 def certified_charts(collection: Collection, names: Names) -> list[Chart]:
     """Certified accuracy against radius: one figure for the class itself, one for each top-k."""
-    labelled = [item for item in collection.certifications if item.correct is not None]
+    labelled = [item for item in collection.certifications if item.claims.correct is not None]
     return [
         _certified([item for item in labelled if item.top_k == k], names, k)
         for k in sorted({item.top_k for item in labelled})
@@ -27,14 +26,12 @@ def certified_charts(collection: Collection, names: Names) -> list[Chart]:
 
 
 def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
-    most = max(item.cap if item.cap is not None else float(item.radius.max()) for item in items)
+    most = max(item.cap if item.cap is not None else float(item.claims.radii.max()) for item in items)
     at, lines = grid(max(most, 0.05)), names.lines(items)
     series = []
     for item in items:
-        assert item.correct is not None
-        measured = (item.radius, item.correct, item.abstained)
-        share = certified_accuracy(*measured, at)
-        low, high = certified_accuracy_band(*measured, at, alpha=BAND)
+        share = item.claims.certified_accuracy(at)
+        low, high = item.claims.certified_accuracy_band(at, alpha=BAND)
         last = int((share > 0).sum()) + 1
         series.append(Series(*lines[item.name], at[:last], share[:last], low[:last], high[:last]))
     unknown = sum(item.cap is None for item in items)
@@ -70,8 +67,8 @@ def _caps(items: list[Certification], lines: dict[str, tuple[str, int]]) -> tupl
     shared: dict[tuple[str, str], list[Certification]] = {}
     for item in items:
         if item.cap is not None:
-            n, alpha = number(item.settings, "n"), number(item.settings, "alpha")
-            key = (radius_text(item.cap, 3), f"n {count_text(n)}, α {plain(alpha)}, σ {plain(item.sigma)}")
+            how = f"n {count_text(item.n)}, α {plain(item.claims.basis.alpha)}, σ {plain(item.sigma)}"
+            key = (radius_text(item.cap, 3), how)
             shared.setdefault(key, []).append(item)
     marks = []
     for (cap, settings), group in shared.items():
@@ -87,12 +84,12 @@ def attack_charts(collection: Collection, names: Names) -> list[Chart]:
 
 
 def _attacked(items: list[Attack], names: Names, kind: str) -> Chart:
-    found = [item.distance[np.isfinite(item.distance)] for item in items]
-    most = max((float(np.quantile(d, 0.995)) for d in found if d.size), default=1.0)
+    reached = [item.results.distances[~item.results.failed] for item in items]
+    most = max((float(np.quantile(d, 0.995)) for d in reached if d.size), default=1.0)
     at = grid(max(most, 0.05))
     series = []
     for item in items:
-        share = np.searchsorted(np.sort(item.distance), at, side="right") / len(item.distance)
+        share = np.searchsorted(np.sort(item.results.distances), at, side="right") / len(item.results)
         name = names.attacks[item.name]
         series.append(Series(name, names.style(name), at, share))
     return Chart(
@@ -115,7 +112,7 @@ def _attacked(items: list[Attack], names: Names, kind: str) -> Chart:
 
 def probability_chart(collection: Collection, names: Names) -> Chart | None:
     """How often the certified class came up among the noisy draws, over the images; for top-k only where it is all."""
-    known = [item for item in collection.certifications if item.p_a is not None]
+    known = [item for item in collection.certifications if item.certificates is not None]
     top_1 = {names.model_of(item) for item in known if item.top_k == 1}
     items = [item for item in known if item.top_k == 1 or names.model_of(item) not in top_1]
     if not items:
@@ -125,8 +122,8 @@ def probability_chart(collection: Collection, names: Names) -> Chart | None:
     middles: Floats = (edges[1:] + edges[:-1]) / 2
     series = []
     for item in items:
-        assert item.p_a is not None
-        share = np.histogram(item.p_a, edges)[0] / len(item.p_a)
+        assert item.certificates is not None
+        share = np.histogram(item.certificates.target_shares, edges)[0] / len(item.certificates)
         series.append(Series(*lines[item.name], middles, share))
     bins = tuple(f"{low:.2f}–{high:.2f}" for low, high in pairwise(edges.tolist()))
     return Chart(

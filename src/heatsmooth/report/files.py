@@ -7,8 +7,8 @@ from typing import Any
 
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.identity import first_difference
-from heatsmooth.records import COMPARISON_FILE
 from heatsmooth.report.values import number, one_line
+from heatsmooth.results import COMPARISON_FILE
 from heatsmooth.runs import read_json
 
 LEVELS = ("", "*/", "*/*/")

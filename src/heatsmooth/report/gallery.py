@@ -72,7 +72,7 @@ def _radii(gallery: Gallery, collection: Collection) -> list[float | None] | Non
     certified = collection.certified(gallery.model)
     if index is None or certified is None:
         return None
-    known = dict(zip(certified.index.tolist(), certified.radius.tolist(), strict=True))
+    known = dict(zip(certified.claims.indices.tolist(), certified.claims.radii.tolist(), strict=True))
     found = [known.get(i) for i in index.tolist()]
     return found if any(radius is not None for radius in found) else None
 

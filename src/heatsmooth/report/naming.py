@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from heatsmooth.report.collection import Attack, Certification, Collection, Training
+from heatsmooth.report.collection import Attack, Calibrated, Certification, Collection, Training
 from heatsmooth.report.values import count_text, number, plain, text
 
 Item = TypeVar("Item")
@@ -53,7 +53,7 @@ class Names:
             same = [attack for attack in self.collection.attacks if attack.kind == kind]
             self.attacks |= _told_apart(same, self.model_of, _attack_facts)
 
-    def model_of(self, item: Certification | Attack) -> str:
+    def model_of(self, item: Certification | Calibrated | Attack) -> str:
         """The name of the model something is about."""
         return self.collection.model_name(item.model, item.name)
 
@@ -86,27 +86,26 @@ def _told_apart(
 
 
 def _certificate_facts(item: Certification) -> list[str]:
-    settings: dict[str, Any] = item.settings
+    basis = item.claims.basis
     return [
         f"σ {plain(item.sigma)}",
-        f"class from {text(settings, 'class_from') or '?'}",
-        "adaptive" if settings.get("adaptive") else "fixed n",
-        f"n {count_text(number(settings, 'n'))}",
-        f"α {plain(number(settings, 'alpha'))}",
+        f"class from {item.class_from or '?'}",
+        "adaptive" if basis.anytime else "fixed n",
+        f"n {count_text(item.n)}",
+        f"α {plain(basis.alpha)}",
         f"top-{item.top_k}",
-        text(settings, "bound") or "one-sided",
-        f"{len(item.radius):,} images",
+        basis.bound,
+        f"{len(item.claims):,} images",
     ]
 
 
 def _attack_facts(item: Attack) -> list[str]:
-    settings = item.settings
     return [
-        item.subject,
-        f"{count_text(number(settings, 'noise_samples'))} draws",
-        f"{plain(number(settings, 'steps'))} steps",
-        f"ε {plain(number(settings, 'eps'))}",
-        f"top-{plain(number(settings, 'top_k'))}",
-        f"σ {plain(number(settings, 'sigma'))}",
-        f"{len(item.distance):,} images",
+        item.results.subject,
+        f"{count_text(item.setting('noise_samples'))} draws",
+        f"{plain(item.setting('steps'))} steps",
+        f"ε {plain(item.setting('eps'))}",
+        f"top-{plain(item.setting('top_k'))}",
+        f"σ {plain(item.setting('sigma'))}",
+        f"{len(item.results):,} images",
     ]

@@ -90,7 +90,7 @@ def build_report(
         "audits": len(collection.audits),
         "predictions": len(collection.predictions),
         "comparisons": len(collection.comparisons),
-        "images": sum(len(item.radius) for item in collection.certifications),
+        "images": sum(len(item.claims) for item in collection.certifications),
         "sections": [section.key for section in sections],
         "figures": [chart.key for section in sections for chart in section.charts],
         "tables": written,

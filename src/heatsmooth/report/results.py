@@ -18,7 +18,8 @@ from heatsmooth.report.values import (
     share_text,
     text,
 )
-from heatsmooth.statistics.accuracy import average_certified_radius, certified_accuracy, certified_accuracy_band
+from heatsmooth.results.guarantees import Subject
+from heatsmooth.results.radii import Radii
 from heatsmooth.statistics.bounds import Floats
 
 SHOWN = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
@@ -26,45 +27,48 @@ STATISTICAL = "average · statistical, 1−α"
 ASSUMED = "network · assumes exact average"
 
 
-def acr(item: Certification) -> float | None:
+def acr(radii: Radii) -> float | None:
     """The average certified radius, 0 where wrong or abstained; None without labels."""
-    return None if item.correct is None else float(average_certified_radius(item.radius, item.correct, item.abstained))
+    return None if radii.correct is None else radii.average_certified_radius
+
+
+def share_at(radii: Radii, radius: float) -> float | None:
+    """The share of all images with the right class and at least this radius; None without labels."""
+    return None if radii.correct is None else float(radii.certified_accuracy(radius))
 
 
 def certified_at(item: Certification, radius: float) -> float | None:
     """The share of all images certified right at a radius; None without labels, and beyond the largest possible."""
-    if item.correct is None or (item.cap is not None and radius > item.cap):
-        return None
-    return float(certified_accuracy(item.radius, item.correct, item.abstained, [radius])[0])
+    return None if item.cap is not None and radius > item.cap else share_at(item.claims, radius)
 
 
 def shown_radii(items: list[Certification]) -> list[float]:
     """The radii worth a column: at which any image of any model is certified."""
-    most = max((float(item.radius.max()) for item in items), default=0.0)
+    most = max((float(item.claims.radii.max()) for item in items), default=0.0)
     return [radius for radius in SHOWN if radius <= most]
 
 
 def accuracy_table(collection: Collection, names: Names) -> Table | None:
     """Certified accuracy at round radii, with ACR."""
-    items = [item for item in collection.certifications if item.correct is not None]
+    items = [item for item in collection.certifications if item.claims.correct is not None]
     if not items:
         return None
     radii = shown_radii(items)
     rows = []
     for item in items:
-        assert item.correct is not None
-        low, high = certified_accuracy_band(item.radius, item.correct, item.abstained, radii, alpha=BAND)
+        abstained = item.claims.abstained
+        low, high = item.claims.certified_accuracy_band(radii, alpha=BAND)
         rows.append(
             (
                 names.certifications[item.name],
                 "" if item.top_k == 1 else str(item.top_k),
-                count_text(len(item.radius)),
-                f"{int(item.abstained.sum()):,} ({percent(float(item.abstained.mean()))})",
+                count_text(len(item.claims)),
+                f"{int(abstained.sum()):,} ({percent(float(abstained.mean()))})",
                 *(
                     NONE if certified_at(item, r) is None else f"{share_text(certified_at(item, r))} ({a:.3f}–{b:.3f})"
                     for r, a, b in zip(radii, low, high, strict=True)
                 ),
-                radius_text(acr(item)),
+                radius_text(acr(item.claims)),
             )
         )
     columns = (
@@ -91,21 +95,21 @@ def radii_table(collection: Collection, names: Names) -> Table | None:
         return None
     rows = []
     for item in collection.certifications:
-        settings = item.settings
+        radii, basis = item.claims.radii, item.claims.basis
         rows.append(
             (
                 names.certifications[item.name],
                 plain(item.sigma),
-                count_text(number(settings, "n")) + (" at most" if settings.get("adaptive") else ""),
-                plain(number(settings, "alpha")),
-                text(settings, "class_from") or NONE,
+                count_text(item.n) + (" at most" if basis.anytime else ""),
+                plain(basis.alpha),
+                item.class_from or NONE,
                 "" if item.top_k == 1 else str(item.top_k),
-                count_text(len(item.radius)),
-                radius_text(float(np.median(item.radius))),
-                radius_text(float(item.radius.mean())),
-                radius_text(float(item.radius.max())),
+                count_text(len(radii)),
+                radius_text(float(np.median(radii))),
+                radius_text(float(radii.mean())),
+                radius_text(float(radii.max())),
                 radius_text(item.cap),
-                NONE if item.samples is None else count_text(float(item.samples.mean())),
+                NONE if item.certificates is None else count_text(float(item.certificates.samples.mean())),
                 NONE if item.seconds is None else duration(float(item.seconds.mean())),
             )
         )
@@ -128,28 +132,22 @@ def radii_table(collection: Collection, names: Names) -> Table | None:
         "Over all images, 0 where it abstains, whether the class is right or not (ACR counts wrong ones as 0). "
         "Radii are rounded down. A log does not say σ, n and α."
     )
-    if any(item.settings.get("adaptive") and item.settings.get("radii") for item in collection.certifications):
+    if any(item.settings and item.settings.adaptive and item.settings.radii for item in collection.certifications):
         note += " Adaptive runs asked about certain radii are decided at those; elsewhere their radii are smaller."
     return without_empty_columns(Table("certified-radii", "Certified radii", columns, tuple(rows), note))
-
-
-def of_right_images(attack: Attack) -> tuple[float | None, float | None]:
-    """Median and mean distance over images right at the start; failed attacks are infinite, and not in the mean."""
-    right = attack.distance[~attack.wrong]
-    reached = right[np.isfinite(right)]
-    return (float(np.median(right)) if right.size else None, float(reached.mean()) if reached.size else None)
 
 
 def _l_bounds(items: list[Certification], collection: Collection) -> Floats | None:
     """L-bounds of the network in one pass, over images it has right, if it was smoothed to be an average."""
     for item in items:
-        maker = collection.maker(item.model)
+        maker, certificates = collection.maker(item.model), item.certificates
         if maker is not None:
             aimed = maker.run.command == "smooth"
         else:
-            aimed = text(item.settings, "class_from") == "clean" and not collection.is_teacher(item.model)
-        if aimed and item.l_bounds is not None:
-            return item.l_bounds if item.right_in_one_pass is None else item.l_bounds[item.right_in_one_pass]
+            aimed = item.class_from == "clean" and not collection.is_teacher(item.model)
+        if aimed and certificates is not None:
+            bounds = certificates.l_bounds
+            return bounds if certificates.labels is None else bounds[certificates.one_pass_correct]
     return None
 
 
@@ -160,11 +158,12 @@ def _middle(values: Floats | None) -> tuple[str, str]:
 
 
 def _mean_l_bounds(items: list[Certification]) -> Floats | None:
-    """L-bounds of the averaged probabilities, over images whose class is right."""
-    found = next((item for item in items if item.mean_l_bounds is not None), None)
-    if found is None or found.mean_l_bounds is None:
-        return None
-    return found.mean_l_bounds if found.correct is None else found.mean_l_bounds[found.correct]
+    """Statistical L-bounds of the averaged probabilities, over images whose class is right."""
+    for certificates in (item.certificates for item in items):
+        bounds = None if certificates is None else certificates.mean_l_bounds
+        if certificates is not None and bounds is not None:
+            return bounds if certificates.labels is None else bounds[certificates.targets == certificates.labels]
+    return None
 
 
 def distance_table(collection: Collection, names: Names) -> Table | None:
@@ -175,7 +174,7 @@ def distance_table(collection: Collection, names: Names) -> Table | None:
     attacked: dict[str, list[Attack]] = {}
     for attack in collection.attacks:
         attacked.setdefault(names.model_of(attack), []).append(attack)
-    kinds = sorted({(a.subject != "network", a.kind != "PGD", a.kind) for a in collection.attacks})
+    kinds = sorted({(a.results.subject is Subject.AVERAGE, a.kind != "PGD", a.kind) for a in collection.attacks})
     columns = [Column("Model", words=True)]
     for basis in (ASSUMED, STATISTICAL):
         columns += [Column("L-bound, median", basis), Column("L-bound, mean", basis)]
@@ -187,8 +186,9 @@ def distance_table(collection: Collection, names: Names) -> Table | None:
         row = [model, *_middle(_l_bounds(certified.get(model, []), collection))]
         row += _middle(_mean_l_bounds(certified.get(model, [])))
         for average, _, kind in kinds:
-            same = [a for a in attacked.get(model, []) if (a.kind, a.subject != "network") == (kind, average)]
-            row += map(distance_text, of_right_images(same[0]) if same else (None, None))
+            subject = Subject.AVERAGE if average else Subject.NETWORK
+            same = [a.results for a in attacked.get(model, []) if (a.kind, a.results.subject) == (kind, subject)]
+            row += map(distance_text, (same[0].median, same[0].mean) if same else (None, None))
         rows.append(tuple(row))
     rows = [row for row in rows if any(cell != NONE for cell in row[1:])]
     if not rows:
@@ -208,19 +208,18 @@ def attacks_table(collection: Collection, names: Names) -> Table | None:
     """Every attack run: its settings, and how many images were wrong, attacked, censored."""
     rows = []
     for attack in sorted(collection.attacks, key=lambda a: (names.model_of(a), a.kind)):
-        settings, drawn = attack.settings, number(attack.settings, "noise_samples")
+        results, drawn = attack.results, attack.setting("noise_samples")
         rows.append(
             (
                 names.model_of(attack),
                 attack.kind,
-                attack.subject + (f", {count_text(drawn)} draws" if attack.subject == "average" and drawn else ""),
-                plain(number(settings, "steps")),
-                plain(number(settings, "eps")),
-                plain(number(settings, "top_k")),
-                count_text(len(attack.distance)),
-                count_text(int(attack.wrong.sum())),
-                count_text(int((attack.success & ~attack.wrong).sum())),
-                count_text(int((~attack.success).sum())),
+                results.subject
+                + (f", {count_text(drawn)} draws" if results.subject is Subject.AVERAGE and drawn else ""),
+                *(plain(attack.setting(name)) for name in ("steps", "eps", "top_k")),
+                count_text(len(results)),
+                count_text(int(results.wrong.sum())),
+                count_text(int(results.succeeded.sum())),
+                count_text(int(results.failed.sum())),
             )
         )
     if not rows:
@@ -305,8 +304,8 @@ def methods_table(collection: Collection) -> Table | None:
         medians = {}
         for kind in ("PGD", "DDN"):
             same = [a for a in collection.attacks if training.model and a.model == training.model and a.kind == kind]
-            chosen = next((a for a in same if a.subject == "network"), None)
-            medians[kind] = distance_text(of_right_images(chosen)[0]) if chosen else NONE
+            chosen = next((a.results for a in same if a.results.subject is Subject.NETWORK), None)
+            medians[kind] = distance_text(chosen.median) if chosen else NONE
         rows.append(
             (
                 name,
@@ -317,7 +316,7 @@ def methods_table(collection: Collection) -> Table | None:
                 share_text(number(info, "summary", "accuracy")),
                 share_text(_under_noise(training, collection)),
                 *(share_text(certified_at(certified, r)) if certified else NONE for r in (0.25, 0.5)),
-                radius_text(acr(certified)) if certified else NONE,
+                radius_text(acr(certified.claims)) if certified else NONE,
                 medians["PGD"],
                 medians["DDN"],
             )

@@ -3,22 +3,21 @@
 import math
 import zlib
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from heatsmooth.certification.logs import read_log
-from heatsmooth.errors import require
-from heatsmooth.records import read_attacks, read_certificates
+from heatsmooth.certification.settings import Settings
+from heatsmooth.errors import InputError, require
 from heatsmooth.report.collection import (
     GALLERY,
     Attack,
     Audit,
+    Calibrated,
     Certification,
     Collection,
     Gallery,
@@ -26,25 +25,17 @@ from heatsmooth.report.collection import (
     Training,
 )
 from heatsmooth.report.files import Found, Note, Place, Run, find, read_run, reason
-from heatsmooth.report.values import dig, number, one_line, text
+from heatsmooth.report.values import dig, number, text
+from heatsmooth.results.attacks import AttackResults
+from heatsmooth.results.certificates import Certificates
+from heatsmooth.results.guarantees import BasisKind, Subject
+from heatsmooth.results.logs import read_log
+from heatsmooth.results.one_pass import read_one_pass
+from heatsmooth.results.radii import Radii, radii_of
 from heatsmooth.runs import read_json, read_records
-from heatsmooth.statistics.bounds import (
-    Flags,
-    Floats,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-    label_bounds,
-    label_mean_bounds,
-)
-from heatsmooth.statistics.radii import (
-    l_bound,
-    l_bound_between,
-    one_sided_radius,
-    top_k_radius,
-    two_sided_radius,
-)
-from heatsmooth.statistics.sequences import anytime_lower, anytime_upper, stopped_lower
+from heatsmooth.statistics.bounds import Floats
 
+AnyRadii = TypeVar("AnyRadii", bound=Radii)
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -99,7 +90,7 @@ def _read_directory(place: Place, collection: Collection) -> None:
     if run.command in ("train", "smooth"):
         collection.trainings.append(Training(run, text(run.info, "model_hash"), _curves(run.path / "metrics.jsonl")))
     elif run.command == "certify":
-        collection.certifications.append(_certification(run))
+        collection.certifications.append(_certification(run, collection))
     elif run.command == "one-pass":
         collection.calibrated.append(_calibrated(run))
     elif run.command == "attack":
@@ -138,132 +129,44 @@ def _curves(path: Path) -> dict[str, tuple[Floats, Floats]]:
     }
 
 
-def _certification(run: Run) -> Certification:
-    records = read_certificates(run.path)
-    require(bool(records), f"{run.path}: expected certificates, got none; repeat the certify command")
-    bases = {one_line(record["basis"]) for record in records}
-    require(len(bases) == 1, f"{run.path}: expected certificates of one kind, got {sorted(bases)}; read them apart")
-    about = {record.get("subject", "average") for record in records}
-    require(about == {"average"}, f"{run.path}: expected certificates of the average, got {sorted(map(str, about))}")
-    certificate = dig(run.info, "settings", "certificate")
-    settings = certificate if isinstance(certificate, dict) else {}
-    abstained = np.array([bool(record["abstain"]) for record in records])
-    target = np.array([int(record["target"]) for record in records])
-    labelled = all(record["label"] is not None for record in records)
-    labels = np.array([int(record["label"]) for record in records]) if labelled else None
-    clean = np.array([int(record["clean_class"]) for record in records])
-    counts = np.array([record["counts"] for record in records], dtype=np.float64)
-    sigma, top_k = number(settings, "sigma"), int(number(settings, "top_k") or 1)
-    require(sigma is None or 0 < sigma <= FARTHEST, f"{run.path}: expected σ up to {FARTHEST:g}, got {sigma}")
-    probabilities = np.array([record["clean_probabilities"] for record in records], dtype=np.float64)
+def _certification(run: Run, collection: Collection) -> Certification:
+    certificates = Certificates.read(run.path)
+    about = certificates.subject
+    require(about is Subject.AVERAGE, f"{run.path}: expected certificates of the average, got those of the {about}")
+    sigma = certificates.sigma
+    require(sigma <= FARTHEST, f"{run.path}: expected σ up to {FARTHEST:g}, got {sigma}")
+    settings = None
+    try:
+        settings = Settings.from_json(dig(run.info, "settings", "certificate"), run.path)
+    except InputError as error:
+        collection.notes.append(Note(run.name, reason(error, run.path), skipped=False))
+    if settings is not None:
+        claimed, recorded = (f"σ {item.sigma:g}, {item.basis}" for item in (settings, certificates))
+        require(claimed == recorded, f"{run.path}: expected certificates of {claimed}, got {recorded}; certify again")
     return Certification(
-        run.name,
-        run.name,
-        _model(run),
-        settings,
-        np.array([int(record["index"]) for record in records]),
-        _radii(run.path, [record["radius"] for record in records], abstained),
-        abstained,
-        None if labels is None else target == labels,
-        bases.pop(),
-        p_a=np.take_along_axis(counts, target[:, None], 1)[:, 0] / counts.sum(1),
-        right_in_one_pass=None if labels is None else clean == labels,
-        l_bounds=None if sigma is None else l_bound(probabilities, sigma=sigma, k=top_k),
-        mean_l_bounds=_mean_l_bounds(records, target, settings),
-        samples=_numbers(records, "samples"),
-        seconds=_numbers(records, "seconds"),
-        cap=largest_possible(settings, counts.shape[1]),
+        run.name, _model(run), _within_reach(certificates, run.path), settings, seconds=certificates.seconds
     )
 
 
-def _calibrated(run: Run) -> Certification:
+def _calibrated(run: Run) -> Calibrated:
     """Radii from one pass, whose guarantee is conformal."""
-    found = {int(record["index"]): record for record in read_records(run.path / "one_pass.jsonl")}
-    require(bool(found), f"{run.path}: expected one-pass radii, got none; repeat the command")
-    records = [found[index] for index in sorted(found)]
-    bases = {one_line(record["basis"]) for record in records}
-    known = len(bases) == 1 and next(iter(bases)).startswith("conformal")
-    require(known, f"{run.path}: expected conformal radii, got {sorted(bases)}; read them apart")
-    calibration = dig(run.info, "settings", "calibration")
-    abstained = np.array([bool(record["abstain"]) for record in records])
-    labelled = all(record.get("label") is not None for record in records)
-    return Certification(
-        run.name,
-        run.name,
-        _model(run),
-        calibration if isinstance(calibration, dict) else {},
-        np.array(sorted(found)),
-        _radii(run.path, [record["radius"] for record in records], abstained),
-        abstained,
-        np.array([record["class"] == record["label"] for record in records]) if labelled else None,
-        bases.pop(),
-    )
+    radii = _within_reach(radii_of(read_one_pass(run.path)), run.path)
+    known = radii.basis.kind is BasisKind.CONFORMAL
+    require(known, f"{run.path}: expected conformal radii, got {radii.basis}; read them apart")
+    sigma, epsilon, alpha = (number(run.info, "settings", "calibration", key) for key in ("sigma", "epsilon", "alpha"))
+    return Calibrated(run.name, _model(run), radii, sigma, epsilon, alpha)
 
 
-def _radii(path: Path, radii: Iterable[Any], abstained: Flags) -> Floats:
-    """Radii, 0 where abstained: nothing is claimed there."""
-    found = np.array(list(radii), dtype=np.float64)
-    good = bool(((found >= 0) & (found <= FARTHEST)).all())
+def _within_reach(radii: AnyRadii, path: Path) -> AnyRadii:
+    """The radii, which are those of images."""
+    good = bool(((radii.radii >= 0) & (radii.radii <= FARTHEST)).all())
     require(good, f"{path}: expected radii from 0 to {FARTHEST:g}, got others; certify those images again")
-    return np.where(abstained, 0.0, found)
-
-
-def _numbers(records: list[dict[str, Any]], key: str) -> Floats | None:
-    found = [number(record, key) for record in records]
-    return np.array(found, dtype=np.float64) if found and all(value is not None for value in found) else None
-
-
-def _mean_l_bounds(records: list[dict[str, Any]], target: NDArray[np.int64], settings: dict[str, Any]) -> Floats | None:
-    """The statistical L-bound of the averaged probabilities, where their sums were recorded for a fixed n."""
-    sigma, alpha = number(settings, "sigma"), number(settings, "alpha")
-    summed = all("sums" in record and "squares" in record for record in records)
-    if not summed or sigma is None or alpha is None or settings.get("adaptive"):
-        return None
-    sums, squares = (np.array([record[key] for record in records], dtype=np.float64) for key in ("sums", "squares"))
-    n = np.array([record["n"] for record in records], dtype=np.float64)
-    top_k = int(number(settings, "top_k") or 1)
-    lower, rivals = label_mean_bounds(sums, squares, n, target, alpha=alpha, rivals=top_k)
-    radius, abstain = l_bound_between(lower, rivals[:, -1], sigma=sigma)
-    return np.where(abstain, 0.0, radius)
-
-
-def largest_possible(settings: dict[str, Any], classes: int) -> float | None:
-    """The radius when all n draws agree, by the bound the run used: no image can get more."""
-    sigma, alpha, n = (number(settings, key) for key in ("sigma", "alpha", "n"))
-    if sigma is None or alpha is None or n is None:
-        return None
-    top_k = int(number(settings, "top_k") or 1)
-    if top_k == 1 and settings.get("bound", "one-sided") == "one-sided":
-        lower = partial(stopped_lower, most=int(n)) if settings.get("adaptive") else clopper_pearson_lower
-        radius, _ = one_sided_radius(lower(n, n, alpha), sigma=sigma)
-        return float(radius)
-    counts, label = np.array([[n] + [0.0] * (classes - 1)]), np.array([0])
-    bounds = (
-        {"lower": anytime_lower, "upper": anytime_upper}
-        if settings.get("adaptive")
-        else {"lower": clopper_pearson_lower, "upper": clopper_pearson_upper}
-    )
-    own, rivals = label_bounds(counts, label, alpha=alpha, rivals=top_k, **bounds)
-    if top_k == 1:
-        radius, _ = two_sided_radius(own, rivals[:, 0], sigma=sigma)
-    else:
-        radius, _ = top_k_radius(own, rivals, sigma=sigma)
-    return float(radius[0])
+    return radii
 
 
 def _attack(run: Run) -> Attack:
-    records = read_attacks(run.path)
-    require(bool(records), f"{run.path}: expected attacks, got none; repeat the attack command")
-    success = np.array([record["success"] for record in records])
-    distance = np.array([np.inf if record["distance"] is None else float(record["distance"]) for record in records])
-    subjects = {one_line(record.get("subject", "network"), 20) for record in records}
-    require(len(subjects) == 1, f"{run.path}: expected attacks on one model, got {sorted(subjects)}; read them apart")
-    settings = run.info.get("settings")
-    settings = settings if isinstance(settings, dict) else {}
-    kind = (text(settings, "attack") or "attack").upper()
-    wrong = success & (distance == 0)
-    distance = np.where(success, distance, np.inf)
-    return Attack(run.name, _model(run), kind, subjects.pop(), settings, distance, wrong, success)
+    kind = (text(run.info, "settings", "attack") or "attack").upper()
+    return Attack(run, _model(run), kind, AttackResults.read(run.path))
 
 
 def _read_gallery(place: Place, collection: Collection) -> None:
@@ -331,14 +234,13 @@ def _read_tsv(place: Place, collection: Collection) -> None:
         collection.notes.append(Note(place.name, "its lines end in CR LF; it was read all the same", False))
     if sum(bool(line.strip()) for line in content.splitlines()) - 1 > len(rows):
         collection.notes.append(Note(place.name, "its last line is cut off and left out", False))
-    abstained, correct = (np.array([bool(row[key]) for row in rows]) for key in ("abstain", "correct"))
-    if any(row["radius"] is None for row in rows):
+    if any(row.radius is None for row in rows):
+        abstained, correct = (
+            np.array(flags) for flags in zip(*((row.abstain, row.correct) for row in rows), strict=True)
+        )
         collection.predictions.append(Prediction(place.name, correct, abstained))
         return
-    seconds = _numbers(rows, "seconds")
-    radius = _radii(place.path, [row["radius"] for row in rows], abstained)
-    index = np.array([row["index"] for row in rows])
-    basis = "statistical, as the log's own α and n"
-    collection.certifications.append(
-        Certification(place.name, place.name, None, {}, index, radius, abstained, correct, basis, seconds=seconds)
-    )
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    radii = _within_reach(radii_of(rows), place.path)
+    known = np.array(seconds) if len(seconds) == len(rows) else None
+    collection.certifications.append(Certification(place.name, None, radii, seconds=known))

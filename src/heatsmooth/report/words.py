@@ -59,7 +59,7 @@ def summarise(collection: Collection, names: Names) -> Summary:
 
 
 def _hero(collection: Collection, names: Names) -> _Hero:
-    certified = [c for c in collection.certifications if c.correct is not None and c.top_k == 1]
+    certified = [c for c in collection.certifications if c.claims.correct is not None and c.top_k == 1]
     smoothed = [t for t in collection.trainings if t.run.command == "smooth" and t.model]
     with_radius = [t for t in smoothed if any(c.model == t.model for c in certified)]
     maker = next(iter([*with_radius[::-1], *smoothed[::-1], *collection.trainings[::-1]]), None)
@@ -81,9 +81,9 @@ def _at(hero: _Hero) -> float:
 
 def _lead(collection: Collection, hero: _Hero) -> str:
     item = hero.certified
-    if item is None or item.correct is None:
+    if item is None or item.claims.correct is None:
         return f"{_counted(collection)}. There are no certificates of labelled images yet."
-    share, images = percent(certified_at(item, _at(hero))), count_text(len(item.radius))
+    share, images = percent(certified_at(item, _at(hero))), count_text(len(item.claims))
     does = f"to give the right class to {share} of {images} images"
     if item.top_k > 1:
         does = f"to keep the right class among its {item.top_k} most probable for {share} of {images} images"
@@ -126,12 +126,12 @@ def _counted(collection: Collection) -> str:
 def _tiles(collection: Collection, hero: _Hero) -> list[Tile]:
     tiles = []
     item = hero.certified
-    if item is not None and item.correct is not None:
+    if item is not None and item.claims.correct is not None:
         was = f"{_before(hero)} before · " if hero.before else ""
         share = percent(certified_at(item, _at(hero)))
         tiles.append(Tile(share, f"certified at radius {plain(_at(hero))}", f"{was}average · statistical"))
-        was = f"{radius_text(acr(hero.before), 3)} before · " if hero.before else ""
-        tiles.append(Tile(radius_text(acr(item), 3), "average certified radius", f"{was}average · statistical"))
+        was = f"{radius_text(acr(hero.before.claims), 3)} before · " if hero.before else ""
+        tiles.append(Tile(radius_text(acr(item.claims), 3), "average certified radius", f"{was}average · statistical"))
     if hero.maker is not None:
         info = hero.maker.run.info
         clean, was_clean = number(info, "summary", "accuracy"), number(info, "summary", "teacher_accuracy")
@@ -200,9 +200,9 @@ def _cost(collection: Collection, hero: _Hero) -> list[str]:
             numbers = f"{percent(was)} to {percent(clean)}"
             said.append(f"It {change} {abs(points):.1f} points of accuracy on {_tested(info)} ({numbers}).")
     item = hero.certified
-    if item is not None and item.samples is not None:
+    if item is not None and item.certificates is not None:
         took = "" if item.seconds is None else f", {duration(float(item.seconds.mean()))}"
-        said.append(f"A certificate takes {count_text(float(item.samples.mean()))} passes an image{took}.")
+        said.append(f"A certificate takes {count_text(float(item.certificates.samples.mean()))} passes an image{took}.")
     for name, timing in collection.timings[:1]:
         once, many = number(timing, "one_pass_seconds"), number(timing, "stochastic_seconds")
         if once and many:
@@ -215,7 +215,7 @@ def _guaranteed(collection: Collection, hero: _Hero) -> list[str]:
     if not collection.certifications:
         return []
     item = hero.certified or min(collection.certifications, key=lambda c: c.top_k)
-    alpha, sigma = number(item.settings, "alpha"), item.sigma
+    alpha, sigma = item.claims.basis.alpha, item.sigma
     sure = "1−α" if alpha is None else f"{100 * (1 - alpha):.6g}\u00a0%"
     noise = "Gaussian noise" if sigma is None else f"Gaussian noise of σ = {plain(sigma)}"
     keeps = "keeps its class" if item.top_k == 1 else f"keeps the label among its {item.top_k} most probable classes"
@@ -223,12 +223,12 @@ def _guaranteed(collection: Collection, hero: _Hero) -> list[str]:
         f"For each image by itself, with probability at least {sure} over the noise drawn: the average of the network "
         f"over {noise} {keeps} under every perturbation of L2 norm below that image's radius."
     ]
-    if text(item.settings, "class_from") == "clean":
+    if item.class_from == "clean":
         said.append("The class certified is that of one clean pass; the draws behind the radius did not choose it.")
     if alpha is not None and 0 < alpha < 0.5:
-        most = math.ceil(1000 * false_certificates(len(item.radius), alpha=alpha, rho=RHO)) / 1000
+        most = math.ceil(1000 * false_certificates(len(item.claims), alpha=alpha, rho=RHO)) / 1000
         said.append(
-            f"Over {count_text(len(item.radius))} images together, at most {percent(most)} of the certificates are "
+            f"Over {count_text(len(item.claims))} images together, at most {percent(most)} of the certificates are "
             f"false, except with probability {plain(RHO)}."
         )
     return said

@@ -21,6 +21,7 @@ from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import check_independence, count_classes, for_inference, probabilities_of
 from heatsmooth.noise import Draw
+from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.serving.worker import Study
 from heatsmooth.statistics.bounds import predict
 from heatsmooth.statistics.radii import l_bound, round_down
@@ -179,12 +180,12 @@ def _one_pass(subject: Subject, image: Tensor) -> dict[str, Any]:
         "subject": "network",
         "basis": "one forward pass",
         "top": [[int(c), float(p)] for c, p in zip(top.indices, top.values, strict=True)],
-        "l_bound": {"radius": round_down(bound, DIGITS), "subject": "network", "basis": "assumes an exact average"},
+        "l_bound": {"radius": round_down(bound, DIGITS), "subject": "network", "basis": BasisKind.EXACT_AVERAGE},
     }
     if subject.calibration is not None:
         radius = round_down(float(subject.calibration.radius(probabilities)[0]), DIGITS)
         known = subject.calibration
-        facts["calibrated"] = {"radius": radius, "subject": known.subject, "basis": known.basis}
+        facts["calibrated"] = {"radius": radius, "subject": known.subject, "basis": str(known.basis)}
     return facts
 
 
@@ -200,7 +201,7 @@ def _progress(tally: Tally, chosen: int, radius: float, settings: Settings) -> d
     return {
         "kind": "radius",
         "subject": "average",
-        "basis": settings.basis,
+        "basis": str(settings.basis),
         "n": tally.n,
         "class": chosen,
         "radius": round_down(max(radius, 0.0), DIGITS),

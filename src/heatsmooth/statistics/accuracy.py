@@ -1,7 +1,7 @@
 """What the certificates of many images say together.
 
-``radius``, ``correct`` and ``abstained`` have one entry for each image of the set, (images,). Every image counts: one
-that abstained is an error, whatever class it was given.
+``radius`` and ``correct`` have one entry for each image of the set, (images,). ``correct`` is True where the radius
+covers the label and something is claimed: an abstention is an error, whatever class it was given. Every image counts.
 """
 
 import numpy as np
@@ -11,24 +11,24 @@ from heatsmooth.errors import require
 from heatsmooth.statistics.bounds import Flags, Floats, checked, clopper_pearson, error_probability
 
 
-def certified_accuracy(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike, at: ArrayLike) -> Floats:
-    """The share of all images that are correct, do not abstain, and have radius ≥ r, for each r of ``at``.
+def certified_accuracy(radius: ArrayLike, correct: ArrayLike, at: ArrayLike) -> Floats:
+    """The share of all images that are correct with radius ≥ r, for each r of ``at``.
 
-    >>> certified_accuracy([0.5, 0.2, 0.9, 0.0], [1, 1, 0, 1], [0, 0, 0, 1], at=[0, 0.25, 0.5]).tolist()
+    >>> certified_accuracy([0.5, 0.2, 0.9, 0.0], [1, 1, 0, 0], at=[0, 0.25, 0.5]).tolist()
     [0.5, 0.25, 0.25]
     """
-    share: Floats = _certified(radius, correct, abstained, at).mean(-1)
+    share: Floats = _certified(radius, correct, at).mean(-1)
     return share
 
 
 def certified_accuracy_band(
-    radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike, at: ArrayLike, *, alpha: float
+    radius: ArrayLike, correct: ArrayLike, at: ArrayLike, *, alpha: float
 ) -> tuple[Floats, Floats]:
     """Clopper–Pearson bounds, each shaped as ``at``, on the certified accuracy over the images these were drawn from.
 
     At each r they hold except with probability ``alpha``; for all r of ``at`` at once, pass alpha / len(at).
     """
-    certified = _certified(radius, correct, abstained, at)
+    certified = _certified(radius, correct, at)
     return clopper_pearson(certified.sum(-1), certified.shape[-1], alpha)
 
 
@@ -47,29 +47,28 @@ def false_certificates(images: int, *, alpha: float, rho: float) -> float:
     return a + float(np.sqrt(2 * a * (1 - a) * information / images)) + information / (3 * images)
 
 
-def average_certified_radius(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike) -> float:
-    """ACR: the mean over all images of the radius, taken as 0 where the class is wrong or abstained from."""
-    radii, right = _results(radius, correct, abstained)
+def average_certified_radius(radius: ArrayLike, correct: ArrayLike) -> float:
+    """ACR: the mean over all images of the radius, taken as 0 where the image is not correct."""
+    radii, right = _checked(radius, correct)
     return float(np.where(right, radii, 0.0).mean())
 
 
-def _certified(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike, at: ArrayLike) -> Flags:
+def _certified(radius: ArrayLike, correct: ArrayLike, at: ArrayLike) -> Flags:
     """Whether an image is certified at each radius, (…, images)."""
-    radii, right = _results(radius, correct, abstained)
+    radii, right = _checked(radius, correct)
     return right & (radii >= np.asarray(at, dtype=np.float64)[..., None])
 
 
-def _results(radius: ArrayLike, correct: ArrayLike, abstained: ArrayLike) -> tuple[Floats, Flags]:
-    """Radii, and whether an image is right and does not abstain."""
+def _checked(radius: ArrayLike, correct: ArrayLike) -> tuple[Floats, Flags]:
+    """Radii, and which images are correct, as arrays of one length."""
     radii = checked("radius", radius, lambda r: r >= 0, "radii of 0 or more; certify the image first")
-    right, silent = np.asarray(correct).astype(bool), np.asarray(abstained).astype(bool)
+    right = np.asarray(correct).astype(bool)
     require(
         radii.ndim == 1 and radii.size > 0,
         f"radius: expected one for each image, got {radii.shape}; certify some first",
     )
-    same = right.shape == silent.shape == radii.shape
     require(
-        same,
-        f"correct: expected {radii.shape} as the radii, got {right.shape} and {silent.shape}; give one for each image",
+        right.shape == radii.shape,
+        f"correct: expected {radii.shape} as the radii, got {right.shape}; give one for each image",
     )
-    return radii, right & ~silent
+    return radii, right

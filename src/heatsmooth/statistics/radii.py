@@ -15,14 +15,12 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from heatsmooth.errors import require
-from heatsmooth.statistics.bounds import Flags, Floats, checked, clopper_pearson_lower, largest_true
+from heatsmooth.statistics.bounds import Flags, Floats, checked, largest_true
 
 FURTHEST = 100.0
 """No radius of ``top_k_radius`` is larger than this times sigma."""
 CANCELLATION = 1e-13
 """Taken off a small difference whose square root is wanted, so that rounding never enlarges a radius."""
-L_BOUND_BASIS = "assumes an exact average"
-"""On what the L-bound of a network's own probabilities rests."""
 
 
 def one_sided_radius(lower: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
@@ -133,15 +131,6 @@ def renyi_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[F
         apart = np.clip(p + q - 2 * mean - CANCELLATION, 0, 1 - CANCELLATION)
         best = np.maximum(best, np.sqrt(-2 / (1 + exponent) * np.log1p(-apart)))
     return _positive(sigma) * best, ~ahead
-
-
-def largest_radius(n: ArrayLike, alpha: float, *, sigma: float) -> Floats:
-    """The radius when all ``n`` draws agree: no image can get more; 0 if n is too small for ``alpha`` ever to certify.
-
-    >>> largest_radius([9, 100, 1000, 10_000, 100_000], 0.001, sigma=1).round(2).tolist()
-    [0.0, 1.5, 2.46, 3.2, 3.81]
-    """
-    return one_sided_radius(clopper_pearson_lower(n, n, alpha), sigma=sigma)[0]
 
 
 def round_down(radius: ArrayLike, digits: int) -> Any:

@@ -1,7 +1,6 @@
 """``attack``: adversarial distances, image by image, in a run directory that can be continued and shared."""
 
 import io
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,9 @@ from heatsmooth.errors import require
 from heatsmooth.identity import network_settings
 from heatsmooth.models import check_gradient, check_independence, count_classes, device_of, for_inference, identify
 from heatsmooth.progress import Progress, silent
-from heatsmooth.records import read_attacks
+from heatsmooth.results.attacks import AttackResult, AttackResults, read_attacks
+from heatsmooth.results.guarantees import Subject
+from heatsmooth.results.schema import to_json
 from heatsmooth.runs import Records, Run, write_atomically
 from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of
@@ -62,9 +63,9 @@ class Attack:
         )
 
     @property
-    def subject(self) -> str:
+    def subject(self) -> Subject:
         """What is attacked."""
-        return "average" if self.noise_samples else "network"
+        return Subject.AVERAGE if self.noise_samples else Subject.NETWORK
 
     def of(self, model: nn.Module, images: Tensor, labels: Tensor) -> Adversarial:
         """Attack these images of ``model``, which must be what ``target`` gave."""
@@ -112,16 +113,16 @@ def attack_run(
     identity = {"data": chosen.describe(), **network_facts, **asdict(attack), "seed": seed}
     target = attack.target(for_inference(model, first), seed).eval()
     with Run(out, "attack", identity, part=part) as run:
-        done = {record["index"] for record in read_attacks(out)}
+        done = {result.index for result in read_attacks(out)}
         mine = list(torch.arange(len(chosen)).split(attack.batch_size))[shard[0] - 1 :: shard[1]]
         finished = 0
         with Records(out / f"attacks{part}.jsonl") as records:
             for positions in mine:
                 todo = [i for i in positions.tolist() if int(chosen.indices[i]) not in done]
                 if todo:
-                    for record in _attacked(target, chosen, positions, attack):
-                        if record["index"] not in done:
-                            records.append(record)
+                    for result in _attacked(target, chosen, positions, attack):
+                        if result.index not in done:
+                            records.append(to_json(result))
                 finished += len(positions)
                 progress("attacking", finished, sum(map(len, mine)))
         how = {"device": processes.device.type, "processes": processes.num_processes, "precision": PRECISION}
@@ -129,21 +130,21 @@ def attack_run(
     processes.wait_for_everyone()
     if not processes.is_main_process:
         return None
-    found = read_attacks(out)
+    results = read_attacks(out)
     gallery = out / "gallery.npz"
-    if len(found) == len(chosen) and not gallery.exists():
-        _save_gallery(gallery, target, chosen, found, attack)
+    if len(results) == len(chosen) and not gallery.exists():
+        _save_gallery(gallery, target, chosen, results, attack)
     return {
         "command": "attack",
         "out": str(out),
         "asked": len(chosen),
         "subject": attack.subject,
-        **statistics(found),
+        **statistics(AttackResults.of(results)),
         **left_out(chosen),
     }
 
 
-def _attacked(target: nn.Module, chosen: ImageSet, positions: Tensor, attack: Attack) -> Iterable[dict[str, Any]]:
+def _attacked(target: nn.Module, chosen: ImageSet, positions: Tensor, attack: Attack) -> Iterable[AttackResult]:
     device = device_of(target)
     labels = chosen.known_labels()[positions]
     found = attack.of(target, chosen.images(positions).to(device), labels.to(device))
@@ -155,44 +156,38 @@ def _attacked(target: nn.Module, chosen: ImageSet, positions: Tensor, attack: At
         strict=True,
     )
     for index, label, success, distance in rows:
-        yield {
-            "index": index,
-            "label": label,
-            "success": success,
-            "distance": distance if success else None,
-            "norm_steps": attack.steps,
-            "subject": attack.subject,
-        }
+        yield AttackResult(
+            index=index,
+            label=label,
+            success=success,
+            distance=distance if success else None,
+            norm_steps=attack.steps,
+            subject=attack.subject,
+        )
 
 
-def statistics(records: list[dict[str, Any]]) -> dict[str, Any]:
+def statistics(results: AttackResults) -> dict[str, int | float | None]:
     """Distances of the images that were right from the start. A failed attack is censored: beyond every distance."""
-    wrong = [record for record in records if record["distance"] == 0]
-    right = [record for record in records if record["distance"] != 0]
-    distances = np.array([math.inf if record["distance"] is None else record["distance"] for record in right])
-    reached = distances[np.isfinite(distances)]
-    median = float(np.median(distances)) if len(distances) else math.inf
+    wrong = int(results.wrong.sum())
     return {
-        "images": len(records),
-        "wrong_from_the_start": len(wrong),
-        "attacked": len(right),
-        "succeeded": len(reached),
-        "censored": len(right) - len(reached),
-        "median_distance_of_attacked": median if math.isfinite(median) else None,
-        "mean_distance_of_succeeded": float(reached.mean()) if len(reached) else None,
+        "images": len(results),
+        "wrong_from_the_start": wrong,
+        "attacked": len(results) - wrong,
+        "succeeded": int(results.succeeded.sum()),
+        "censored": int(results.failed.sum()),
+        "median_distance_of_attacked": results.finite_median,
+        "mean_distance_of_succeeded": results.mean,
     }
 
 
-def _save_gallery(
-    path: Path, target: nn.Module, chosen: ImageSet, records: list[dict[str, Any]], attack: Attack
-) -> None:
+def _save_gallery(path: Path, target: nn.Module, chosen: ImageSet, results: list[AttackResult], attack: Attack) -> None:
     """The images with the smallest and the largest distances: clean, noisy and adversarial, for people to look at."""
-    reached = sorted((r for r in records if r["distance"]), key=lambda r: (r["distance"], r["index"]))
+    reached = sorted((r for r in results if r.distance), key=lambda r: (r.distance or 0.0, r.index))
     picked = reached[:SHOWN] + reached[max(SHOWN, len(reached) - SHOWN) :]
     if not picked:
         return
     place = {int(index): position for position, index in enumerate(chosen.indices.tolist())}
-    positions = torch.tensor([place[record["index"]] for record in picked])
+    positions = torch.tensor([place[result.index] for result in picked])
     device = device_of(target)
     clean, labels = chosen.images(positions).to(device), chosen.known_labels()[positions].to(device)
     found = attack.of(target, clean, labels)
@@ -210,7 +205,7 @@ def _save_gallery(
         clean=pixels(clean),
         noisy=pixels(clean + (attack.sigma or 0.25) * noise),
         adversarial=pixels(found.images),
-        index=np.array([record["index"] for record in picked]),
+        index=np.array([result.index for result in picked]),
         label=labels.cpu().numpy(),
         clean_class=before.argmax(1).numpy(),
         adversarial_class=after.argmax(1).numpy(),

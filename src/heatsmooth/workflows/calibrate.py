@@ -11,19 +11,20 @@ from heatsmooth.calibrate import Calibration, calibrate, coverage
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data.images import size_of
 from heatsmooth.device import accelerator, exact_float32
-from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.errors import InputError, require
 from heatsmooth.identity import Identity, first_difference, network_settings, recorded_identity
 from heatsmooth.models import Classifier, checked_classes, identify, is_known_as, probabilities_of, save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
+from heatsmooth.results.one_pass import RADII_FILE, OnePassResult
+from heatsmooth.results.radii import radii_of
+from heatsmooth.results.schema import to_json
 from heatsmooth.runs import Records, Run, read_json, read_run_info, write_json
-from heatsmooth.statistics.accuracy import average_certified_radius, certified_accuracy
 from heatsmooth.statistics.radii import round_down
 from heatsmooth.workflows.inputs import Images, Network, left_out
 
 CALIBRATION_FILE = "calibration.json"
-RADII_FILE = "one_pass.jsonl"
 SHOWN_RADII = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -48,24 +49,13 @@ def certified_run(directory: Path, option: str) -> dict[str, Any]:
     described = isinstance(data, dict) and isinstance(data.get("images"), int) and _is_shape(data.get("shape"))
     known = isinstance(made.get("model"), str) and described
     require(known, f"{files[0]}: expected the model and the data of the certificates, got others; certify again")
-    settings_of(made, directory)
+    Settings.from_json(made.get("certificate"), directory)
     return made
 
 
 def _is_shape(value: Any) -> bool:
     """Whether that is (channels, height, width), as a run records it."""
     return isinstance(value, list) and len(value) == 3 and all(type(side) is int and side > 0 for side in value)
-
-
-def settings_of(made: dict[str, Any], directory: Path) -> Settings:
-    """How the certificates of a directory were made, from the settings of its run."""
-    try:
-        recorded = dict(made["certificate"])
-        return Settings(**recorded | {"radii": tuple(recorded["radii"])})
-    except (LookupError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{directory}: expected the settings of certificates in run.json, got {first_line(error)}; certify again"
-        ) from None
 
 
 def calibrate_run(
@@ -90,13 +80,11 @@ def calibrate_run(
             f"--certificates {certificates}: expected those of the model ({what} {own!r}), got another's ({theirs!r}); "
             "certify it first"
         )
-    records = _all_certificates(certificates, "--certificates", settings)
+    certified = all_certificates(certificates, "--certificates", settings)
     made = settings["certificate"]
     calibration = calibrate(
-        records,
+        Certificates.of(certified),
         epsilon=epsilon,
-        sigma=made["sigma"],
-        alpha=made["alpha"],
         seed=seed,
         model_hash=found.weights,
         network=found.to_json(),
@@ -116,36 +104,42 @@ def calibrate_run(
     facts = {
         "command": "calibrate",
         "out": str(out),
-        "images": len(records),
+        "images": len(certified),
         "epsilon": epsilon,
         "subject": calibration.subject,
-        "basis": calibration.basis,
+        "basis": str(calibration.basis),
         "largest_radius": round_down(max((radius for _, radius in calibration.steps), default=0.0), 4),
     }
     if held_out is not None:
         others = certified_run(held_out, "--held-out")
         alike = is_known_as(model, recorded_identity(others)) and others["certificate"] == made
         require(alike, f"--held-out {held_out}: expected certificates of the same model made alike, got others")
-        used = {record["index"] for record in records} if others["data"]["name"] == settings["data"]["name"] else set()
-        rest = [r for r in _all_certificates(held_out, "--held-out", others) if r["index"] not in used]
+        used = {item.index for item in certified} if others["data"]["name"] == settings["data"]["name"] else set()
+        rest = [item for item in all_certificates(held_out, "--held-out", others) if item.index not in used]
         require(bool(rest), f"--held-out {held_out}: expected images not calibrated on, got none; certify others")
-        facts["held_out"] = coverage(calibration, rest)
+        facts["held_out"] = coverage(calibration, Certificates.of(rest))
     return facts
 
 
-def _all_certificates(directory: Path, option: str, made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records of a finished run. Those of an unfinished one are not a fair sample of its images."""
-    records, asked = read_certificates(directory), made["data"]["images"]
+def all_certificates(directory: Path, option: str, made: dict[str, Any]) -> list[Certificate]:
+    """The certificates of a finished run, with the exact α of its settings, of which their text has six digits.
+
+    Those of an unfinished run are not a fair sample of its images.
+    """
+    certificates, asked = read_certificates(directory), made["data"]["images"]
     require(
-        len(records) == asked,
-        f"{option} {directory}: expected certificates of all {asked} images, got {len(records)}; finish that run",
+        len(certificates) == asked,
+        f"{option} {directory}: expected certificates of all {asked} images, got {len(certificates)}; finish that run",
     )
     require(
         made["certificate"].get("n_wrong") is None,
         f"{option} {directory}: expected as many draws for every image, got fewer where the class is wrong; certify "
         "without --n-wrong",
     )
-    return records
+    basis = Settings.from_json(made["certificate"], directory).basis
+    other = next((str(item.basis) for item in certificates if str(item.basis) != str(basis)), None)
+    require(other is None, f"{option} {directory}: expected certificates that are {basis}, got {other}; certify again")
+    return [replace(item, basis=basis) for item in certificates]
 
 
 def read_calibration(source: Path, network: Classifier) -> Calibration | None:
@@ -190,7 +184,7 @@ def one_pass_run(
     chosen.check_classes(checked_classes(model, chosen.shape))
     found = network_settings(model=identify(model, chosen.shape))
     identity = {"data": chosen.describe(), **found, "calibration": calibration.to_json()}
-    rows: list[dict[str, Any]] = []
+    results: list[OnePassResult] = []
     with Run(out, "one-pass", identity) as run:
         with Records(out / RADII_FILE) as records, torch.inference_mode():
             records.keep(lambda _: False)
@@ -198,36 +192,35 @@ def one_pass_run(
                 probabilities = probabilities_of(model(chosen.images(positions).to(place)))
                 labels = chosen.labels_at(positions)
                 for i, radius in enumerate(calibration.radius(probabilities)):
-                    row = {
-                        "index": int(chosen.indices[positions[i]]),
-                        "label": None if labels is None else int(labels[i]),
-                        "class": one_pass_class(probabilities[i]),
-                        "radius": round_down(float(radius), 9),
-                        "abstain": bool(radius == 0),
-                        "subject": calibration.subject,
-                        "basis": calibration.basis,
-                    }
-                    records.append(row)
-                    rows.append(row)
-                progress("one pass", len(rows), len(chosen))
+                    result = OnePassResult(
+                        index=int(chosen.indices[positions[i]]),
+                        label=None if labels is None else int(labels[i]),
+                        predicted=one_pass_class(probabilities[i]),
+                        radius=round_down(float(radius), 9),
+                        abstain=bool(radius == 0),
+                        subject=calibration.subject,
+                        basis=calibration.basis,
+                    )
+                    records.append(to_json(result))
+                    results.append(result)
+                progress("one pass", len(results), len(chosen))
         run.update(status="done", model_hash=identity["model"])
     facts = {
         "command": "certify",
         "out": str(out),
-        "images": len(rows),
+        "images": len(results),
         "sigma": calibration.sigma,
         "subject": calibration.subject,
-        "basis": calibration.basis,
-        "abstained": sum(row["abstain"] for row in rows),
+        "basis": str(calibration.basis),
+        "abstained": sum(result.abstain for result in results),
     }
     facts |= left_out(chosen)
     if chosen.labels is None:
         return facts
-    radii, abstained = ([row[key] for row in rows] for key in ("radius", "abstain"))
-    correct = [row["class"] == row["label"] for row in rows]
-    shares = certified_accuracy(radii, correct, abstained, SHOWN_RADII)
+    claimed = radii_of(results)
+    shares = claimed.certified_accuracy(SHOWN_RADII)
     return facts | {
-        "mean_claimed_radius": round_down(average_certified_radius(radii, correct, abstained), 6),
+        "mean_claimed_radius": round_down(claimed.average_certified_radius, 6),
         "claimed_accuracy": {
             f"{radius:g}": round(float(share), 6) for radius, share in zip(SHOWN_RADII, shares, strict=True)
         },

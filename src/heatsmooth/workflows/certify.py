@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from heatsmooth.calibrate import Calibration
-from heatsmooth.certification.certificates import Certificates, certificate, certify_each
-from heatsmooth.certification.logs import write_log
+from heatsmooth.certification.certificates import certificate, certify_each
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, Tally, drawing
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data import as_unit_interval
@@ -33,11 +32,14 @@ from heatsmooth.models import (
     probabilities_of,
 )
 from heatsmooth.progress import Progress, silent
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
+from heatsmooth.results.guarantees import BasisKind
+from heatsmooth.results.logs import write_log
+from heatsmooth.results.schema import to_json
 from heatsmooth.runs import Records, Run, read_run_info, sha256
 from heatsmooth.statistics.bounds import predict as predict_from_counts
-from heatsmooth.statistics.radii import L_BOUND_BASIS, l_bound, round_down
-from heatsmooth.workflows.calibrate import certified_run, one_pass_class, read_calibration, settings_of
+from heatsmooth.statistics.radii import l_bound, round_down
+from heatsmooth.workflows.calibrate import certified_run, one_pass_class, read_calibration
 from heatsmooth.workflows.inputs import Images, Network, left_out
 from heatsmooth.workflows.sharing import share_of
 
@@ -75,10 +77,10 @@ def certify_run(
         "seed": seed,
     }
     with Run(out, "certify", identity, part=part) as run:
-        known = {record["index"]: record for record in read_certificates(out)}
+        known = {item.index: item for item in read_certificates(out)}
         mine = range(shard[0] - 1, len(chosen), shard[1])
         todo = [position for position in mine if int(chosen.indices[position]) not in known]
-        found = certify_each(
+        new = certify_each(
             model,
             chosen,
             settings,
@@ -89,11 +91,11 @@ def certify_run(
             means=means,
             progress=progress,
             done=len(mine) - len(todo),
-            abstained=sum(known[index]["abstain"] for index in known),
+            abstained=sum(item.abstain for item in known.values()),
         )
         with Records(out / f"certificates{part}.jsonl") as records:
-            for record in found:
-                records.append(record)
+            for item in new:
+                records.append(to_json(item))
         how = {"device": processes.device.type, "processes": processes.num_processes, "precision": PRECISION}
         run.update(status="done", model_hash=identity["model"], **how)
     processes.wait_for_everyone()
@@ -123,52 +125,52 @@ def _other_sigma(source: Path, sigma: float) -> dict[str, Any]:
 def recompute_run(*, source: Path, changes: dict[str, Any], out: Path | None, log: Path | None) -> dict[str, Any]:
     """The certificates of a run with other settings (``alpha``, ``bound``, ``top_k``, …), from its counts alone."""
     made = certified_run(source, "--recompute")
-    before = settings_of(made, source)
+    before = Settings.from_json(made["certificate"], source)
     settings = replace(before, **changes)
     require(
         before.n_wrong is None or settings.class_from == before.class_from,
         f"--class-from: expected {before.class_from}, which decided the draws of wrong images, got "
         f"{settings.class_from}; leave it out",
     )
-    found = [certificate(record, settings) for record in read_certificates(source)]
+    certificates = [certificate(item, settings) for item in read_certificates(source)]
     if out is not None:
         identity = made | {"certificate": settings.describe(), "counts": str(source.resolve())}
         with Run(out, "certify", identity) as run:
             with Records(out / "certificates.jsonl") as records:
                 records.keep(lambda _: False)
-                for record in found:
-                    records.append(record)
+                for item in certificates:
+                    records.append(to_json(item))
             run.update(status="done", model_hash=made["model"])
     if log is not None:
-        write_log(found, log)
+        write_log(certificates, log)
     asked = made["data"]["images"]
-    return {"command": "certify", "recomputed": str(source), "asked": asked, **summary(found, settings)}
+    return {"command": "certify", "recomputed": str(source), "asked": asked, **summary(certificates, settings)}
 
 
-def summary(records: list[dict[str, Any]], settings: Settings) -> dict[str, Any]:
+def summary(certificates: list[Certificate], settings: Settings) -> dict[str, Any]:
     """What the certificates say together; radii rounded down."""
-    found = Certificates.of(records)
-    cap = settings.largest_radius(found.counts.shape[1]) or 0.0
+    certified = Certificates.of(certificates)
+    cap = settings.largest_radius(certified.counts.shape[1]) or 0.0
     facts: dict[str, Any] = {
-        "images": len(found.radii),
+        "images": len(certified),
         "sigma": settings.sigma,
-        "subject": found.subject,
-        "basis": found.basis,
-        "abstained": int(found.abstained.sum()),
+        "subject": certified.subject,
+        "basis": str(certified.basis),
+        "abstained": int(certified.abstained.sum()),
         "largest_possible_radius": round_down(cap, 4),
-        "median_radius": round_down(float(np.median(found.radii)), 4),
-        "mean_samples": float(found.samples.mean()),
+        "median_radius": round_down(float(np.median(certified.radii)), 4),
+        "mean_samples": float(certified.samples.mean()),
     }
-    if found.labels is None:
+    if certified.labels is None:
         return facts
     shown = [radius for radius in SHOWN_RADII if radius <= cap]
-    shares = found.certified_accuracy(shown)
+    shares = certified.certified_accuracy(shown)
     return facts | {
-        "one_pass_accuracy": float((found.clean_classes == found.labels).mean()),
+        "one_pass_accuracy": float(certified.one_pass_correct.mean()),
         "certified_accuracy": {
             f"{radius:g}": round(float(share), 6) for radius, share in zip(shown, shares, strict=True)
         },
-        "average_certified_radius": round_down(found.average_certified_radius, 6),
+        "average_certified_radius": round_down(certified.average_certified_radius, 6),
     }
 
 
@@ -237,10 +239,10 @@ def _one_pass_rows(
         rows.append({"image": str(file), "class": found, "probability": probability, "subject": "network"})
     if sigma is not None:
         for facts, radius in zip(rows, l_bound(probabilities, sigma=sigma), strict=True):
-            facts |= {"l_bound": round_down(float(radius), 4), "basis": L_BOUND_BASIS}
+            facts |= {"l_bound": round_down(float(radius), 4), "basis": BasisKind.EXACT_AVERAGE}
     if calibration is not None:
         for facts, radius in zip(rows, calibration.radius(probabilities), strict=True):
-            facts |= {"one_pass_radius": round_down(float(radius), 4), "one_pass_basis": calibration.basis}
+            facts |= {"one_pass_radius": round_down(float(radius), 4), "one_pass_basis": str(calibration.basis)}
     return rows
 
 

@@ -15,7 +15,7 @@ from heatsmooth.errors import InputError, require
 from heatsmooth.models import save
 from heatsmooth.models.checkpoint import WEIGHTS_FILE
 from heatsmooth.progress import Progress, silent
-from heatsmooth.records import COMPARISON_FILE
+from heatsmooth.results import COMPARISON_FILE
 from heatsmooth.runs import read_json, read_run_info, write_json
 from heatsmooth.workflows.attack import Attack, attack_run
 from heatsmooth.workflows.audit import audit_run

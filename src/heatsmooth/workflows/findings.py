@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from heatsmooth.records import read_attacks, read_certificates
+from heatsmooth.results.attacks import AttackResults
+from heatsmooth.results.certificates import Certificates
 from heatsmooth.runs import read_json
 from heatsmooth.statistics.radii import l_bound
 from heatsmooth.workflows.calibrate import certified_run
@@ -55,41 +56,26 @@ def _gains(recipe: Recipe, places: list[Path]) -> dict[str, dict[str, Any]]:
 
 def _figures(place: Path, name: str, recipe: Recipe) -> dict[str, float | None]:
     """What the run directories of one seed say of a method. Distances: medians over images right at the start."""
-    certificates = read_certificates(place / f"{name}-certified")
-    label, target = (np.array([record[key] for record in certificates]) for key in ("label", "target"))
-    radius = np.array([record["radius"] for record in certificates])
-    clean = np.array([record["clean_class"] for record in certificates])
-    average = np.array([int(np.argmax(record["counts"])) for record in certificates])
-    right = (label == target) & ~np.array([record["abstain"] for record in certificates])
-    method = recipe.methods[name]
-    if method.stochastic:
-        probabilities = np.array([np.array(record["sums"]) / record["n"] for record in certificates])
-    else:
-        probabilities = np.array([record["clean_probabilities"] for record in certificates])
+    certified = Certificates.read(place / f"{name}-certified")
+    labels = certified.known_labels
+    stochastic = recipe.methods[name].stochastic
+    probabilities = certified.average_probabilities if stochastic else certified.clean_probabilities
     bound = l_bound(probabilities, sigma=recipe.sigma)
     timing = read_json(place / f"{name}-timed" / "timing.json")
     figures: dict[str, float | None] = {
-        "one_pass_accuracy": float((clean == label).mean()),
-        "average_accuracy": float((average == label).mean()),
-        "agreement": float((clean == average).mean()),
-        **{f"certified_at_{r:g}": float((right & (radius >= r)).mean()) for r in (0.0, 0.25, 0.5, 0.75)},
-        "average_certified_radius": float((right * radius).mean()),
-        "median_radius": float(np.median(radius)),
-        "mean_radius": float(radius.mean()),
-        "largest_radius": float(radius.max()),
+        "one_pass_accuracy": float(certified.one_pass_correct.mean()),
+        "average_accuracy": float((certified.average_classes == labels).mean()),
+        "agreement": float((certified.clean_classes == certified.average_classes).mean()),
+        **{f"certified_at_{r:g}": float(certified.certified_accuracy(r)) for r in (0.0, 0.25, 0.5, 0.75)},
+        "average_certified_radius": certified.average_certified_radius,
+        "median_radius": float(np.median(certified.radii)),
+        "mean_radius": float(certified.radii.mean()),
+        "largest_radius": float(certified.radii.max()),
         "l_bound_median": float(np.median(bound)),
         "l_bound_mean": float(bound.mean()),
         **{key: value for key, value in timing.items() if key.endswith("_seconds")},
     }
     for kind in ("pgd", "ddn"):
-        distances = np.array(
-            [np.inf if not r["success"] else r["distance"] for r in read_attacks(place / f"{name}-{kind}")]
-        )
-        fooled = distances[distances > 0]
-        figures[f"{kind}_median"] = _finite(np.median(fooled)) if len(fooled) else None
-        figures[f"{kind}_mean_of_attacked"] = _finite(fooled[np.isfinite(fooled)].mean()) if len(fooled) else None
+        attacked = AttackResults.read(place / f"{name}-{kind}")
+        figures |= {f"{kind}_median": attacked.finite_median, f"{kind}_mean_of_attacked": attacked.mean}
     return figures
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None

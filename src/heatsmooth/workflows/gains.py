@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatsmooth.errors import require
-from heatsmooth.records import read_certificates
+from heatsmooth.results.certificates import Certificates, read_certificates
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -32,7 +32,7 @@ def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 
     """
     runs = _read([before, after])
     chosen = _redrawn(len(runs[0][0]), seed)
-    measured = [_measures(records, top_k) for records in runs]
+    measured = [_measures(seeds, top_k) for seeds in runs]
     found: dict[str, dict[str, Any]] = {}
     for name, (kind, first) in measured[0].items():
         last = measured[1][name][1]
@@ -59,7 +59,7 @@ def ratios(
     """
     runs = _read(list(certified.values()))
     chosen = _redrawn(len(runs[0][0]), seed)
-    radii = {name: _radii(records) for name, records in zip(certified, runs, strict=True)}
+    radii = {name: _radii(seeds) for name, seeds in zip(certified, runs, strict=True)}
     means = {name: _Summary.of(values, chosen) for name, values in radii.items()}
     return {
         one: {
@@ -91,14 +91,14 @@ def shares_differ(differences: Values) -> list[float]:
     return [float(max(-1.0, mean - reach)), float(min(1.0, mean + reach))]
 
 
-def _read(methods: list[list[Path]]) -> list[list[list[dict[str, Any]]]]:
+def _read(methods: list[list[Path]]) -> list[list[Certificates]]:
     """The certificates of each method and seed, which must be of the same images."""
-    runs = [[read_certificates(directory) for directory in directories] for directories in methods]
-    first = [record["index"] for record in runs[0][0]]
-    for directories, records in zip(methods, runs, strict=True):
-        for directory, run in zip(directories, records, strict=True):
+    runs = [[Certificates.of(read_certificates(directory)) for directory in seeds] for seeds in methods]
+    first = runs[0][0].indices
+    for directories, seeds in zip(methods, runs, strict=True):
+        for directory, run in zip(directories, seeds, strict=True):
             require(
-                [record["index"] for record in run] == first,
+                np.array_equal(run.indices, first),
                 f"{directory}: expected certificates of the images of {methods[0][0]}, got others; "
                 "certify the same ones",
             )
@@ -131,26 +131,22 @@ def _factor(now: _Summary, then: _Summary) -> dict[str, Any]:
     return {"factor": now.value / then.value, "factor_interval": _middle(factors)}
 
 
-def _measures(runs: list[list[dict[str, Any]]], top_k: int) -> dict[str, tuple[Kind, Values]]:
+def _measures(seeds: list[Certificates], top_k: int) -> dict[str, tuple[Kind, Values]]:
     """By name, what over the images is meant, and the values of (seeds, images)."""
-    radii = _radii(runs)
-    right = np.array([[_is_right(r) for r in run] for run in runs])
-    one_pass = np.array([[r["label"] in np.argsort(r["clean_probabilities"])[-top_k:] for r in run] for run in runs])
+    radii = _radii(seeds)
+    most_probable = [np.argsort(run.clean_probabilities, axis=1)[:, -top_k:] for run in seeds]
+    one_pass = [(top == run.known_labels[:, None]).any(1) for top, run in zip(most_probable, seeds, strict=True)]
     return {
-        "one_pass_accuracy": ("share", one_pass.astype(np.float64)),
-        "certified_at_0": ("share", right.astype(np.float64)),
+        "one_pass_accuracy": ("share", np.array(one_pass, dtype=np.float64)),
+        "certified_at_0": ("share", np.array([run.known_correct for run in seeds], dtype=np.float64)),
         "average_certified_radius": ("mean", radii),
         "median_certified_radius": ("median", radii),
     }
 
 
-def _radii(runs: list[list[dict[str, Any]]]) -> Values:
+def _radii(seeds: list[Certificates]) -> Values:
     """Of (seeds, images), 0 where the class is wrong or abstained from."""
-    return np.array([[r["radius"] if _is_right(r) else 0.0 for r in run] for run in runs])
-
-
-def _is_right(record: dict[str, Any]) -> bool:
-    return bool(record["label"] == record["target"] and not record["abstain"])
+    return np.array([np.where(run.known_correct, run.radii, 0.0) for run in seeds])
 
 
 def _middle(values: Values) -> list[float]:

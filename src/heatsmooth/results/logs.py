@@ -1,44 +1,66 @@
 """Certificates in the tab-separated logs of Cohen, Salman and others. No torch."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from heatsmooth.errors import InputError, require
+from heatsmooth.results.certificates import Certificate
+from heatsmooth.results.guarantees import Basis, BasisKind, Subject
 from heatsmooth.runs import write_atomically
 
+UNSTATED = Basis(BasisKind.UNSTATED)
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 
 
-def write_log(records: Iterable[dict[str, Any]], path: Path) -> None:
+@dataclass(frozen=True)
+class LogRow:
+    """One image of a log."""
+
+    index: int
+    label: int
+    predicted: int
+    """−1 is an abstention, and an error."""
+    correct: bool
+    radius: float | None = None
+    """None in a log of PREDICT."""
+    seconds: float | None = None
+    base_predicted: int | None = None
+    """The class of one clean pass, if the log says it."""
+    subject: Subject = Subject.AVERAGE
+    basis: Basis = UNSTATED
+
+    @property
+    def abstain(self) -> bool:
+        """Whether nothing is claimed."""
+        return self.predicted == -1
+
+
+def write_log(certificates: Iterable[Certificate], path: Path) -> None:
     """Write certificates as Cohen's tab-separated log: abstention is class −1 with radius 0; radii rounded down."""
     lines = ["\t".join(COLUMNS)]
-    for record in records:
-        top_1 = record["class"] == record["target"] and "top-" not in record["basis"]
-        require(top_1, "--tsv: expected top-1 certificates, got top-k, which that log cannot tell; leave it out")
-        abstain = record["abstain"]
-        predicted = -1 if abstain else record["class"]
-        right = int(not abstain and record["class"] == record["label"])
-        radius = 0.0 if abstain else record["radius"]
-        label = -1 if record["label"] is None else record["label"]
+    for item in certificates:
+        require(
+            item.predicted == item.target and item.basis.k == 1,
+            "--tsv: expected top-1 certificates, got top-k, which that log cannot tell; leave it out",
+        )
         fields = (
-            record["index"],
-            label,
-            predicted,
-            f"{int(radius * 1e6) / 1e6:.6f}",
-            right,
-            f"{record['seconds']:.4f}",
+            item.index,
+            -1 if item.label is None else item.label,
+            -1 if item.abstain else item.predicted,
+            f"{int(item.radius * 1e6) / 1e6:.6f}",
+            int(item.correct),
+            f"{item.seconds:.4f}",
         )
         lines.append("\t".join(map(str, fields)))
     write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a tab-separated log, as ``index label class radius abstain correct seconds`` (and ``basePredict``).
+def read_log(path: Path) -> list[LogRow]:
+    """The rows of a tab-separated log.
 
-    Certification logs have a radius; PREDICT logs do not (``radius`` is then None). Lines may end in CR LF, a last
-    line may be cut off, columns may be added; a log of a header alone has no rows. A class of −1 is an abstention,
-    and an error.
+    Certification logs have a radius; PREDICT logs do not. Lines may end in CR LF, a last line may be cut off, columns
+    may be added; a log of a header alone has no rows.
     """
     try:
         lines = path.read_text().splitlines()
@@ -63,18 +85,17 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(fields: dict[str, str]) -> dict[str, Any]:
+def _row(fields: dict[str, str]) -> LogRow:
     predicted = int(fields["predict"])
-    row = {
-        "index": int(fields["idx"]),
-        "label": int(fields["label"]),
-        "class": predicted,
-        "radius": float(fields["radius"]) if "radius" in fields else None,
-        "abstain": predicted == -1,
-        "correct": bool(int(float(fields["correct"]))) and predicted != -1,
-        "seconds": _seconds(fields["time"]) if "time" in fields else None,
-    }
-    return row | ({"basePredict": int(fields["basePredict"])} if "basePredict" in fields else {})
+    return LogRow(
+        index=int(fields["idx"]),
+        label=int(fields["label"]),
+        predicted=predicted,
+        correct=bool(int(float(fields["correct"]))) and predicted != -1,
+        radius=float(fields["radius"]) if "radius" in fields else None,
+        seconds=_seconds(fields["time"]) if "time" in fields else None,
+        base_predicted=int(fields["basePredict"]) if "basePredict" in fields else None,
+    )
 
 
 def _seconds(text: str) -> float:

@@ -1,0 +1,94 @@
+"""What a radius guarantees: which model it covers, and what it rests on. Text is only for people and files."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from heatsmooth.errors import InputError
+
+Bound = Literal["one-sided", "two-sided"]
+
+
+class Subject(StrEnum):
+    """The model that a radius or an attack covers."""
+
+    NETWORK = "network"
+    """The network itself, in one pass."""
+    AVERAGE = "average"
+    """Its Gaussian average: the most probable class under noise."""
+
+
+class BasisKind(StrEnum):
+    """What a radius rests on."""
+
+    STATISTICAL = "statistical"
+    """Sampled class counts: false with probability at most α."""
+    CONFORMAL = "conformal"
+    """Calibration on other images: false with probability at most ε + α, over images like those."""
+    EXACT_AVERAGE = "assumes an exact average"
+    """An assumption that nothing checks: the network is exactly a Gaussian average."""
+    ATTACK = "attack: empirical, these images and attacks only"
+    """Attacks that found nothing smaller."""
+    UNSTATED = "statistical, as the log's own α and n"
+    """Statistical, with an α and an n that the log does not say."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a radius rests on, with the numbers of its guarantee; those that do not apply are at their defaults."""
+
+    kind: BasisKind
+    alpha: float | None = None
+    """Statistical: the probability with which a certificate may be false."""
+    bound: Bound = "one-sided"
+    k: int = 1
+    """Statistical: the class stays among the k most probable."""
+    anytime: bool = False
+    """Statistical: the bound holds for any rule of when to stop sampling."""
+    n_wrong: int | None = None
+    """Statistical: samples per image where the class is wrong, if fewer."""
+    confidence: float | None = None
+    """Conformal: 1 − ε − α, marginal over images like the calibration set."""
+
+    def __str__(self) -> str:
+        """As it is on disk, and as ``Basis.read`` understands it; α with six digits."""
+        if self.kind is BasisKind.CONFORMAL:
+            return f"conformal, 1-epsilon-alpha={self.confidence:.10g}, marginal over images like the calibration set"
+        if self.kind is not BasisKind.STATISTICAL:
+            return self.kind
+        bound = self.bound if self.k == 1 else f"top-{self.k}"
+        stopping = ", any stopping" if self.anytime else ""
+        fewer = "" if self.n_wrong is None else f", n={self.n_wrong} where wrong"
+        return f"statistical, alpha={self.alpha:g}, {bound}{stopping}{fewer}"
+
+    @classmethod
+    def read(cls, text: str) -> "Basis":
+        """The basis whose text, as it is on disk, this is.
+
+        >>> Basis.read("statistical, alpha=0.001, top-5") == Basis(BasisKind.STATISTICAL, alpha=0.001, k=5)
+        True
+        """
+        if (parts := _STATISTICAL.fullmatch(text)) is not None:
+            return cls(
+                BasisKind.STATISTICAL,
+                alpha=float(parts["alpha"]),
+                bound="two-sided" if parts["bound"] == "two-sided" else "one-sided",
+                k=int(parts["k"] or 1),
+                anytime=parts["anytime"] is not None,
+                n_wrong=None if parts["n_wrong"] is None else int(parts["n_wrong"]),
+            )
+        if (parts := _CONFORMAL.fullmatch(text)) is not None:
+            return cls(BasisKind.CONFORMAL, confidence=float(parts["confidence"]))
+        raise InputError(f"expected what a radius rests on, got {text[:60]!r}; certify again")
+
+
+_NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"
+_STATISTICAL = re.compile(
+    rf"statistical, alpha=(?P<alpha>{_NUMBER}), (?P<bound>one-sided|two-sided|top-(?P<k>[1-9]\d{{0,8}}))"
+    r"(?P<anytime>, any stopping)?(?:, n=(?P<n_wrong>\d{1,15}) where wrong)?",
+    re.ASCII,
+)
+_CONFORMAL = re.compile(
+    rf"conformal, 1-epsilon-alpha=(?P<confidence>{_NUMBER}), marginal over images like the calibration set", re.ASCII
+)
