@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from heatsmooth.attacks import GaussianAverage, ddn, pgd
 from heatsmooth.certification.certificates import certify_each
-from heatsmooth.certification.sampling import Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.certification.settings import Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
-from heatsmooth.models import count_classes, for_inference
+from heatsmooth.models import count_classes, device_of, for_inference
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.guarantees import BasisKind
@@ -73,7 +73,7 @@ def audit(
     how = Audit(sigma, **choices)
     require(how.steps > 0, f"--steps: expected at least 1, got {how.steps}")
     settings = Settings(sigma, n=how.n, alpha=how.alpha)
-    examples = images.images(torch.arange(min(4, len(images)))).to(_device(model))
+    examples = images.images(torch.arange(min(4, len(images)))).to(device_of(model))
     fast = for_inference(model, examples)
     unlabelled = images.without_labels()
     certificates = Certificates.of(certify_each(model, unlabelled, settings, seed=seed, means=True, progress=progress))
@@ -123,10 +123,6 @@ class _Broken:
     slopes: NDArray[np.float64]
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
 def _batches(images: ImageSet, size: int) -> Iterator[Tensor]:
     yield from torch.arange(len(images)).split(size)
 
@@ -135,7 +131,7 @@ def _attack_network(
     model: nn.Module, images: ImageSet, certified: _Certified, how: Audit, progress: Progress
 ) -> _Broken:
     """DDN for the smallest distance, PGD at exactly the L-bound and the certified radius; the least of them counts."""
-    device = _device(model)
+    device = device_of(model)
     claimed = np.stack([l_bound(certified.one_pass, sigma=how.sigma), certified.radii])
     distances, slopes = [], []
     for positions in _batches(images, how.batch_size):
@@ -167,7 +163,7 @@ def _attack_average(
     model: nn.Module, images: ImageSet, certified: _Certified, how: Audit, seed: int, progress: Progress
 ) -> dict[str, Any]:
     """PGD on the average inside its certified radius; a break counts when fresh draws confirm another class at 1−α."""
-    device = _device(model)
+    device = device_of(model)
     average = GaussianAverage(model, sigma=how.sigma, samples=how.noise_samples, seed=seed)
     inside = np.flatnonzero(certified.radii > 0)
     attacked: dict[int, Tensor] = {}
@@ -182,7 +178,7 @@ def _attack_average(
         attacked |= dict(zip(positions.tolist(), points, strict=True))
         progress("attacking the average", first + len(positions), len(inside))
     sampler = Sampler(model, sigma=how.sigma, classes=certified.average.shape[1], seed=seed)
-    jobs = (Job(position, image, _drawing("confirmation", how.n)) for position, image in attacked.items())
+    jobs = (Job(position, image, drawing("confirmation", how.n)) for position, image in attacked.items())
     violations = 0
     for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
         other, abstain = predict(tally.counts[None], alpha=how.alpha)
@@ -197,20 +193,15 @@ def _mean_probabilities(
 ) -> NDArray[np.float64]:
     """Monte Carlo mean of softmax model(x + η), (images, classes)."""
     every = torch.arange(len(images))
-    examples = images.images(every[:4]).to(_device(model))
+    examples = images.images(every[:4]).to(device_of(model))
     classes = count_classes(model, examples)
     sampler = Sampler(for_inference(model, examples), sigma=how.sigma, classes=classes, seed=seed)
-    jobs = (Job(int(i), images.images(every[i : i + 1])[0], _drawing("teacher", how.n)) for i in every)
+    jobs = (Job(int(i), images.images(every[i : i + 1])[0], drawing("teacher", how.n)) for i in every)
     means = np.zeros((len(images), classes))
     for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
         means[job.index] = tally.sums / tally.n
         progress("averaging the teacher", number, len(images))
     return means
-
-
-def _drawing(stream: str, count: int) -> Procedure[Tally]:
-    tally = yield Ask(stream, count)
-    return tally
 
 
 def _distances(one_pass: NDArray[np.float64], average: NDArray[np.float64]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from heatsmooth.attacks import pgd
 from heatsmooth.calibrate import Calibration
 from heatsmooth.certification.certificates import certify_image, chosen_class
-from heatsmooth.certification.sampling import CHUNK, Ask, Job, Procedure, Sampler, Tally
+from heatsmooth.certification.sampling import CHUNK, Job, Sampler, Tally, drawing
 from heatsmooth.certification.settings import Settings, radii_of
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
-from heatsmooth.models import check_independence, count_classes, for_inference, probabilities_of
+from heatsmooth.models import check_independence, count_classes, device_of, for_inference, probabilities_of
 from heatsmooth.noise import Draw
 from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.serving.worker import Study
@@ -74,7 +74,7 @@ class Subject:
     @cached_property
     def device(self) -> torch.device:
         """Where the network is."""
-        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        return device_of(self.model)
 
     @property
     def largest_radius(self) -> float:
@@ -212,12 +212,7 @@ def _progress(tally: Tally, chosen: int, radius: float, settings: Settings) -> d
 
 def _job(number: int, image: Tensor, tallies: dict[str, Tally], stream: str, count: int) -> Job[Tally]:
     """``count`` more draws of ``stream``, added to its tally."""
-    return Job(number, image, _once(Ask(stream, count)), tallies)
-
-
-def _once(ask: Ask) -> Procedure[Tally]:
-    tally = yield ask
-    return tally
+    return Job(number, image, drawing(stream, count), tallies)
 
 
 def most_frequent(tally: Tally) -> list[list[int]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.device import exact_float32
-from heatsmooth.models import count_classes, for_inference
+from heatsmooth.models import count_classes, device_of, for_inference
 from heatsmooth.runs import provenance
 from heatsmooth.statistics.bounds import predict
 
@@ -35,8 +35,7 @@ def inference_times(
     of one pass is that of PREDICT, which may abstain. ``others``: more ways by name, each given one image (1, channels,
     height, width).
     """
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    images = images.to(device)
+    images = images.to(device_of(model))
     classes = count_classes(model, images[:1])
     examples = images.repeat(-(-CHUNK // len(images)), 1, 1, 1)[:CHUNK]
     fast = for_inference(model, examples)
