@@ -2,8 +2,9 @@
 
     python benchmarks/ablation.py --from RUN --data-root DIR --out DIR [--sigma 0.25] [--rows NAME ...] [--threads 2]
 
-All rows are measured on test images with an odd index. Published figures use even ones, so nothing is published on the
-images it was chosen on. (Records without ``"test_images": "odd"`` are older and used even indices too.)
+All rows are measured on test images with an odd index. Published certificates are of images with an even index, so no
+radius is published on the images it was chosen on. Accuracies over all 10,000 test images include both. (Records
+without ``"test_images": "odd"`` are older and used even indices too.)
 Every row begins from the same trained CIFAR-10 network and differs from the preset ``bootcamp`` where it says so
 (``half``: with half its penalty).
 Each is measured as it would be used: accuracy of one clean pass and under noise (2,500 images), and from

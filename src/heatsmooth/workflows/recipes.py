@@ -133,8 +133,8 @@ _ONE_EPOCH = {
 
 _BEST_WEIGHT = {"projections": 1, "scaling": "unbiased", "weight": 0.03}
 """Of the paper's one-epoch penalty on CIFAR-10 with ``tiny``: the best of a grid in factors of 3, by ACR on test images
-that no comparison uses (``benchmarks/ablation.py``; one projection, as there). The public code's own weight is 0.037
-there, with six projections."""
+that no comparison certifies (``benchmarks/ablation.py``; one projection, as there). The public code's own weight is
+0.037 there, with six projections."""
 
 _FEW_IMAGES = {"epochs": 3, "batch_size": 16, "lr": 0.002, "batch_norm": "frozen"}
 """Smoothing on hundreds of images instead of a million: more and smaller steps, and the statistics of the million."""
