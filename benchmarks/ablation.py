@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from heatsmooth.certification.certificates import certify
-from heatsmooth.data import load as load_data
+from heatsmooth.data import load_images
 from heatsmooth.errors import InputError
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import load, model_hash, normalising_deviation
@@ -30,7 +30,8 @@ from heatsmooth.progress import Progress, bar
 from heatsmooth.runs import Records, provenance, read_records
 from heatsmooth.statistics.bounds import clopper_pearson_lower
 from heatsmooth.statistics.radii import one_sided_radius
-from heatsmooth.training import preset, smooth
+from heatsmooth.training.methods import smooth
+from heatsmooth.training.settings import preset
 
 _HALF: dict[str, Any] = {"weight": 0.5}
 _CLEAN: dict[str, Any] = {"noise": "none", "estimator": "direction"}
@@ -100,8 +101,8 @@ def _measured(row: str, arguments: argparse.Namespace, progress: Progress) -> di
     """The record of one row."""
     name, changes = ROWS[row]
     sigma, seed = arguments.sigma, arguments.seed
-    train = load_data("cifar10", "train", root=arguments.data_root)
-    test = load_data("cifar10", "test", root=arguments.data_root).strided(2, start=1)
+    train = load_images("cifar10", "train", root=arguments.data_root)
+    test = load_images("cifar10", "test", root=arguments.data_root).strided(2, start=1)
     teacher = load(arguments.source)
     heat, plan = preset(name, sigma, deviation=normalising_deviation(teacher), **changes)
     facts = {

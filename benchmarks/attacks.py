@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from heatsmooth.attacks import ddn, pgd
-from heatsmooth.data import load
+from heatsmooth.data import load_images
 from heatsmooth.models import for_inference
 from heatsmooth.models import load as load_model
 from heatsmooth.runs import provenance
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    chosen = load(arguments.data, "test", root=arguments.data_root).strided(5, arguments.images)
+    chosen = load_images(arguments.data, "test", root=arguments.data_root).strided(5, arguments.images)
     images, labels = chosen.images(torch.arange(len(chosen))), chosen.known_labels()
     model = load_model(arguments.source)
     peer = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")

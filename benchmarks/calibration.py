@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsmooth.calibrate import Calibration, calibrate, coverage
+from heatsmooth.calibration import Calibration, calibrate, coverage
 from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
 from heatsmooth.runs import provenance, read_json
 from heatsmooth.statistics.bounds import Floats
@@ -64,7 +64,7 @@ def over_splits(rows: list[Certificate], make: Callable[..., Calibration], split
         rest, held = (Certificates.of(rows[i] for i in part) for part in (order[held_out:], order[:held_out]))
         found.append(coverage(make(rest, seed=splits + seed, epsilon=epsilon), held))
     spent = (time.perf_counter() - begin) / splits
-    figures = {key: [float(f[key]) for f in found] for key in ("coverage", "kept", "claimed")}
+    figures = {key: [float(getattr(f, key)) for f in found] for key in ("coverage", "kept", "claimed")}
     mean, sd = ({key: of(values) for key, values in figures.items()} for of in (statistics.mean, statistics.stdev))
     below = sum(value < 1 - epsilon for value in figures["coverage"]) / splits
     print(f"  held-out coverage  {mean['coverage']:.4f} ± {sd['coverage']:.4f}, {below:.0%} of the splits below")
@@ -72,7 +72,7 @@ def over_splits(rows: list[Certificate], make: Callable[..., Calibration], split
     print(
         f"  ACR backed         {mean['kept']:.3f} ± {sd['kept']:.3f}, with 0 where the radius exceeds the certificate"
     )
-    print(f"  radius above 0     {statistics.mean(f['positive'] for f in found) / held_out:.3f} of the images")
+    print(f"  radius above 0     {statistics.mean(f.positive for f in found) / held_out:.3f} of the images")
     print(f"  {1e3 * spent:.0f} ms a calibration")
 
 

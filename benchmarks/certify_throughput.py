@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from heatsmooth.certification.certificates import certify, certify_each
 from heatsmooth.certification.sampling import Job, Sampler, drawing
-from heatsmooth.certification.settings import Settings
+from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.models import NetworkSpec, build, for_inference, load
 from heatsmooth.results.certificates import Certificates
@@ -142,7 +142,7 @@ def throughput(arguments: argparse.Namespace) -> None:
     print(f"n={n}, n0={N0}, {torch.get_num_threads()} threads, medians of {rounds} rounds")
     beside_the_raw_pass(fast, 3 * rounds)
     begin = time.perf_counter()
-    records = certify_each(model, ImageSet.of("images", x, None), Settings(SIGMA, n=n, n0=N0))
+    records = certify_each(model, ImageSet.of("images", x, None), Settings(SIGMA, n=n, n0=N0), Sampling())
     next(records)
     first = time.perf_counter() - begin
     variants: dict[str, Callable[[Tensor], object]] = {

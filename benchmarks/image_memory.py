@@ -39,7 +39,7 @@ def forget_peak() -> None:
 
 def predicting(network: Path) -> Callable[[Path], str]:
     """``heatsmooth predict``."""
-    from heatsmooth.cli import run
+    from heatsmooth.commands.line import run
 
     def use(file: Path) -> str:
         said = io.StringIO()
@@ -77,12 +77,12 @@ def serving(_: Path) -> Callable[[Path], str]:
     from torch import nn
 
     from heatsmooth.certification.settings import Settings
-    from heatsmooth.serving import Server, Subject
+    from heatsmooth.serving import ServedNetwork, Server
     from heatsmooth.serving.limits import TokenBuckets
 
     model = nn.Sequential(nn.AvgPool2d(112), nn.Flatten()).eval()
     site = Server(
-        Subject(model, Settings(0.25, n=50, n0=50, alpha=0.1), seed=0, shape=(3, 224, 224)), port=0, examples=None
+        ServedNetwork(model, Settings(0.25, n=50, n0=50, alpha=0.1), seed=0, shape=(3, 224, 224)), port=0, examples=None
     )
     site.rate = TokenBuckets(rate=1e9, burst=10**9)
     threading.Thread(target=site.serve_forever, daemon=True).start()

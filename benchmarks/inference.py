@@ -19,11 +19,12 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.export import export_onnx
+from heatsmooth.comparing.timing import inference_times
+from heatsmooth.exporting import export_onnx
 from heatsmooth.models import NetworkSpec, build
+from heatsmooth.results.schema import to_json
 from heatsmooth.runs import provenance
 from heatsmooth.statistics.bounds import predict
-from heatsmooth.workflows.timing import inference_times
 
 SIGMA, CLASSES = 0.25, 10
 
@@ -50,7 +51,7 @@ def main() -> None:
         network = build(NetworkSpec(name, CLASSES)).eval()
         images = torch.rand(arguments.images, 3, int(side), int(side))
         others = exported(network, images, arguments.samples, arguments.threads)
-        found = inference_times(network, images, sigma=SIGMA, samples=arguments.samples, others=others)
+        found = to_json(inference_times(network, images, sigma=SIGMA, samples=arguments.samples, others=others))
         pairs = [("one_pass", "stochastic"), ("onnx_one_pass", "onnx"), ("plain_one_pass", "plain")]
         cells = [(1e3 * found[f"{once}_seconds"], 1e3 * found[f"{often}_seconds"]) for once, often in pairs]
         most = found["plain_seconds"] / found["onnx_one_pass_seconds"]

@@ -20,8 +20,8 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from heatsmooth.data import load
-from heatsmooth.export import export_onnx
+from heatsmooth.data import load_images
+from heatsmooth.exporting import export_onnx
 from heatsmooth.models import NetworkSpec, build, for_inference
 from heatsmooth.models import load as load_model
 from heatsmooth.runs import provenance
@@ -56,7 +56,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    chosen = load(arguments.data, "test", root=arguments.data_root).strided(1, IMAGES)
+    chosen = load_images(arguments.data, "test", root=arguments.data_root).strided(1, IMAGES)
     images = chosen.images(torch.arange(len(chosen)))
     if arguments.source:
         model = load_model(arguments.source)

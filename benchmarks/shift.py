@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heatsmooth.attacks import pgd
-from heatsmooth.calibrate import calibrate, coverage
+from heatsmooth.calibration import calibrate, coverage
 from heatsmooth.certification.certificates import certify_each
-from heatsmooth.certification.settings import Settings
-from heatsmooth.data import ImageSet, load
+from heatsmooth.certification.settings import Sampling, Settings
+from heatsmooth.data import ImageSet, load_images
 from heatsmooth.models import load as load_model
 from heatsmooth.progress import bar
 from heatsmooth.results.certificates import Certificates
@@ -76,7 +76,7 @@ def main() -> None:
     made = read_json(sorted(arguments.certificates.glob("run*.json"))[0])["settings"]["certificate"]
     settings = Settings.from_json(made, arguments.certificates)
     calibration = calibrate(certificates, epsilon=arguments.epsilon, seed=0)
-    whole = load(arguments.data, "test", root=arguments.data_root)
+    whole = load_images(arguments.data, "test", root=arguments.data_root)
     known = set(certificates.indices.tolist())
     other = [i for i, index in enumerate(whole.indices.tolist()) if index not in known]
     spread = torch.tensor(other[:: max(1, len(other) // arguments.images)][: arguments.images])
@@ -102,11 +102,12 @@ def main() -> None:
         for name, pixels in kinds.items():
             with torch.no_grad():
                 right = float((model(pixels).argmax(1) == labels).float().mean())
-            others = certify_each(model, ImageSet.of(name, pixels, labels), settings, seed=1, progress=progress)
-            facts_of = coverage(calibration, Certificates.of(others))
-            low, high = facts_of["interval"]
-            covered = f"{facts_of['coverage']:.3f} [{low:.3f}, {high:.3f}]"
-            print(f"  {name:22} coverage {covered}, claims {facts_of['claimed']:.2f} of the ACR, right {right:.1%}")
+            images_of_kind = ImageSet.of(name, pixels, labels)
+            others = certify_each(model, images_of_kind, settings, Sampling(seed=1), progress=progress)
+            held_out = coverage(calibration, Certificates.of(others))
+            low, high = held_out.interval
+            covered = f"{held_out.coverage:.3f} [{low:.3f}, {high:.3f}]"
+            print(f"  {name:22} coverage {covered}, claims {held_out.claimed:.2f} of the ACR, right {right:.1%}")
 
 
 if __name__ == "__main__":

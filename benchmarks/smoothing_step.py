@@ -16,8 +16,11 @@ import torch
 from heatsmooth.models import NetworkSpec, build, copy_of
 from heatsmooth.noise import Draw
 from heatsmooth.runs import provenance
-from heatsmooth.training import METHODS, Baseline, Batch, heat_smoothing, preset
-from heatsmooth.training.methods import Teacher
+from heatsmooth.training.baselines import METHODS
+from heatsmooth.training.batches import Batch
+from heatsmooth.training.execution import Teacher
+from heatsmooth.training.heat import heat_smoothing
+from heatsmooth.training.settings import Baseline, preset
 
 LIMITS = {"projection κ=10": 17.0, "direction": 3.0, "bootcamp": 3.0}
 """What the steps may cost; by count of passes 14.7 is the floor of the first."""

@@ -1,6 +1,6 @@
 #!/bin/sh
 # EfficientNet-Lite0 from check to report and ONNX: efficientnet_lite0.sh PHOTOS CLASS_INDEX OUT [N]
-# PHOTOS: image files in folders named as ImageNet's classes; CLASS_INDEX: imagenet_class_index.json; N: draws an image.
+# PHOTOS: image files in one folder per ImageNet class. CLASS_INDEX: imagenet_class_index.json. N: samples per image.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 photos="imagefolder:$1" index=$2 out=$3 n=${4:-1000}

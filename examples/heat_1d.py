@@ -3,8 +3,8 @@
     python examples/heat_1d.py [FIGURE]
 
 A binary classifier of one number, f⁰, has an island of the wrong class at x ≈ −0.5. Each timestep minimises
-½|v − f^k|² + ½·h·σ²/2·|v′|² with the library's own objective and loop; after eight, v is close to E f⁰(x + η),
-η ~ N(0, σ²), and the island is gone.
+½|v − f^k|² + ½·h·σ²/2·|v′|² with the library's own objective and loop. After eight timesteps, v is close to
+E f⁰(x + η) with η ~ N(0, σ²), and the island is gone.
 """
 
 import sys
@@ -54,7 +54,7 @@ def gaussian_average(x: np.ndarray, values: np.ndarray, sigma: float) -> np.ndar
 
 
 def main(figure: Path) -> float:
-    """Smooth, draw, and give the largest distance to the Gaussian average on [−1, 1]."""
+    """Smooth and draw; the result is the largest distance to the Gaussian average on [−1, 1]."""
     x = np.linspace(LEFT, RIGHT, 161)
     model = Interpolation(torch.tensor(initial(x), dtype=torch.float32))
     positions = ((torch.arange(640) + 0.5) / 640).view(-1, 1, 1, 1)

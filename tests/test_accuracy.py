@@ -45,11 +45,11 @@ def test_more_false_certificates_than_said_have_probability_rho_at_most(images: 
 
 
 def test_wrong_input_is_refused() -> None:
-    with pytest.raises(InputError, match="radius: expected radii of 0 or more, got nan"):
+    with pytest.raises(InputError, match="`radius`: expected radii of 0 or more, got nan"):
         certified_accuracy([np.nan], [True], at=0)
-    with pytest.raises(InputError, match="radius: expected one for each image"):
+    with pytest.raises(InputError, match="`radius`: expected one per image"):
         average_certified_radius([], [])
-    with pytest.raises(InputError, match=r"correct: expected \(2,\) as the radii, got \(1,\)"):
+    with pytest.raises(InputError, match=r"`correct`: expected shape \(2,\) as the radii, got \(1,\)"):
         average_certified_radius([1, 2], [True])
-    with pytest.raises(InputError, match="images: expected at least 1, got 0"):
+    with pytest.raises(InputError, match="`images`: expected at least 1, got 0"):
         false_certificates(0, alpha=0.001, rho=0.001)

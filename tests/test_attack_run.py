@@ -7,16 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from heatsmooth.cli import run
+from heatsmooth.commands.attack import AttackSummary
+from heatsmooth.commands.line import run
 from heatsmooth.results.attacks import AttackResult, AttackResults, read_attacks
 from heatsmooth.results.guarantees import Subject
 from heatsmooth.results.schema import to_json
-from heatsmooth.workflows.attack import statistics
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +49,14 @@ def undisturbed(network: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 def test_records_and_statistics(undisturbed: list[AttackResult]) -> None:
     assert len(undisturbed) == 100
     assert list(to_json(undisturbed[0])) == ["index", "label", "success", "distance", "norm_steps", "subject"]
-    found: Any = statistics(AttackResults.of(undisturbed))
-    assert found["images"] == 100 == found["wrong_from_the_start"] + found["attacked"]
-    assert found["attacked"] == found["succeeded"] + found["censored"]
-    assert found["median_distance_of_attacked"] > 0
-    censored = statistics(AttackResults(np.array([np.inf, np.inf, 0.5, 0.0]), Subject.NETWORK))
-    assert (censored["attacked"], censored["censored"], censored["median_distance_of_attacked"]) == (3, 2, None)
-    assert censored["mean_distance_of_succeeded"] == 0.5
+    summary = AttackSummary.of(AttackResults.of(undisturbed), out="", asked=100)
+    assert summary.images == 100 == summary.wrong_from_the_start + summary.attacked
+    assert summary.attacked == summary.succeeded + summary.censored
+    assert (summary.median_distance_of_attacked or 0.0) > 0
+    results = AttackResults(np.array([np.inf, np.inf, 0.5, 0.0]), Subject.NETWORK)
+    censored = AttackSummary.of(results, out="", asked=4)
+    assert (censored.attacked, censored.censored, censored.median_distance_of_attacked) == (3, 2, None)
+    assert censored.mean_distance_of_succeeded == 0.5
 
 
 def test_shards_merge_exactly(network: Path, undisturbed: list[AttackResult], tmp_path: Path) -> None:

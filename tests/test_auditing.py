@@ -1,6 +1,7 @@
 """The audit finds planted lies, and nothing against what is true."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.auditing import audit, verdict
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
 from heatsmooth.data import ImageSet
 from heatsmooth.models import NetworkSpec, build, save
-from heatsmooth.report import build_report
+from heatsmooth.reporting import build_report
+from heatsmooth.results.audit import (
+    Agreement,
+    Approximation,
+    AuditMeasures,
+    AuditSettings,
+    AverageAttacks,
+    Broken,
+    Distances,
+    NetworkAttacks,
+    Slope,
+    SurvivingFraction,
+)
 from tests.conftest import tiny_classifier
 
 SIGMA = 0.25
@@ -43,32 +56,33 @@ def half_space_images(count: int = 120) -> ImageSet:
 
 def test_an_exact_average_passes() -> None:
     step = HalfSpace(sharpness=1e4).eval()
-    found = audit(HalfSpace().eval(), half_space_images(), sigma=SIGMA, teacher=step, steps=60)
-    assert found["verdict"]["kind"] == "holds", found
-    assert found["agreement"]["share"] >= 0.97
-    assert found["average_attacks"]["violations"] == 0
-    assert found["average_attacks"]["attacked"] > 80
-    assert found["network_attacks"]["inside_l_bound"]["broken"] == 0
-    assert found["network_attacks"]["surviving_fraction"]["fraction"] >= 1
-    assert 0.9 < found["lipschitz"]["ratio"] <= 1.001
-    assert found["approximation"]["teacher"]["mean"] < 0.03
-    assert found["approximation"]["self"]["mean"] > found["approximation"]["teacher"]["mean"]
+    found = audit(HalfSpace().eval(), half_space_images(), AuditSettings(sigma=SIGMA, steps=60), teacher=step)
+    assert found.verdict.kind == "holds", found
+    assert found.agreement.share >= 0.97
+    assert found.average_attacks.violations == 0
+    assert found.average_attacks.attacked > 80
+    assert found.network_attacks.inside_l_bound.broken == 0
+    assert found.network_attacks.surviving_fraction.fraction >= 1
+    assert 0.9 < found.lipschitz.ratio <= 1.001
+    assert found.approximation.teacher is not None
+    assert found.approximation.teacher.mean < 0.03
+    assert found.approximation.own.mean > found.approximation.teacher.mean
 
 
 def test_a_sharpened_network_is_found_out() -> None:
-    found = audit(HalfSpace(sharpness=20.0).eval(), half_space_images(), sigma=SIGMA, steps=60)
-    assert found["verdict"]["kind"] == "broken"
-    assert "L-bound is false" in found["verdict"]["text"]
-    assert found["network_attacks"]["inside_l_bound"]["broken"] > 20
-    assert found["lipschitz"]["ratio"] > 5
-    assert found["average_attacks"]["violations"] == 0
+    found = audit(HalfSpace(sharpness=20.0).eval(), half_space_images(), AuditSettings(sigma=SIGMA, steps=60))
+    assert found.verdict.kind == "broken"
+    assert "L-bound is false" in found.verdict.text
+    assert found.network_attacks.inside_l_bound.broken > 20
+    assert found.lipschitz.ratio > 5
+    assert found.average_attacks.violations == 0
 
 
 def test_an_over_claimed_sigma_is_found_out() -> None:
-    found = audit(HalfSpace().eval(), half_space_images(), sigma=3 * SIGMA, steps=60)
-    assert found["verdict"]["kind"] == "broken"
-    assert found["network_attacks"]["inside_l_bound"]["broken"] > 20
-    assert found["lipschitz"]["ratio"] > 2
+    found = audit(HalfSpace().eval(), half_space_images(), AuditSettings(sigma=3 * SIGMA, steps=60))
+    assert found.verdict.kind == "broken"
+    assert found.network_attacks.inside_l_bound.broken > 20
+    assert found.lipschitz.ratio > 2
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,52 +141,61 @@ def test_one_image_has_no_interval_and_the_file_is_json(tmp_path: Path, capsys: 
     assert " [–]" in capsys.readouterr().out
 
 
+MEASURES = AuditMeasures(
+    sigma=SIGMA,
+    alpha=0.001,
+    images=100,
+    n=1000,
+    seed=0,
+    agreement=Agreement.of(100, 100),
+    approximation=Approximation(own=Distances(mean=0.1, interval=None, median=0.1, largest=0.1), teacher=None),
+    average_attacks=AverageAttacks(attacked=50, violations=0, expected_at_most=0.1),
+    network_attacks=NetworkAttacks(
+        inside_l_bound=Broken.of(0, 50),
+        inside_average_radius=Broken.of(0, 50),
+        surviving_fraction=SurvivingFraction(share=0.99, fraction=1.0, images=50),
+    ),
+    lipschitz=Slope(steepest=2.9, assumed=3.2, ratio=0.9),
+)
+
+
 @pytest.mark.parametrize(
     ("attacked", "violations", "broken", "slope", "kind", "says"),
     [
-        (100, 0, 0, 0.9, "holds", "Nothing found against certificates of the average, nor against the L-bound."),
-        (100, 1, 0, 0.9, "caution", "1 certificates of the average were broken, no more than chance allows."),
+        (100, 0, 0, 0.9, "holds", "found nothing against the certificates of the average or against the L-bound."),
+        (100, 1, 0, 0.9, "caution", "Attacks broke 1 certificates of the average, no more than chance allows."),
         (100, 5, 0, 0.9, "broken", "The statistical certificates are false"),
         (0, 0, 0, 0.9, "caution", "There was no certificate of the average to test."),
         (100, 0, 2, 0.9, "caution", "so its L-bound is false"),
         (100, 0, 50, 0.9, "broken", "so its L-bound is false"),
-        (100, 0, 0, 6.0, "caution", "so its L-bound has no ground"),
+        (100, 0, 0, 6.0, "caution", "so its L-bound is not justified"),
     ],
 )
 def test_the_verdict_says_what_was_found(
     attacked: int, violations: int, broken: int, slope: float, kind: str, says: str
 ) -> None:
     found = verdict(
-        {
-            "images": 100,
-            "alpha": 0.001,
-            "average_attacks": {"attacked": attacked, "violations": violations, "expected_at_most": 0.2},
-            "network_attacks": {"inside_l_bound": {"broken": broken, "attacked": 100}},
-            "agreement": {"count": 100, "images": 100, "interval": [0.97, 1.0]},
-            "lipschitz": {"ratio": slope},
-        }
+        replace(
+            MEASURES,
+            average_attacks=AverageAttacks(attacked=attacked, violations=violations, expected_at_most=0.2),
+            network_attacks=replace(MEASURES.network_attacks, inside_l_bound=Broken.of(broken, 100)),
+            lipschitz=replace(MEASURES.lipschitz, ratio=slope),
+        )
     )
-    assert found["kind"] == kind
-    assert says in found["text"]
+    assert found.kind == kind
+    assert says in found.text
 
 
 @pytest.mark.parametrize(
     ("count", "least", "says"),
     [
-        (50, 0.929, "average; too few images to be sure that one pass agrees with the average on 95 %."),
-        (47, 0.835, "average; one pass may disagree with the average too often."),
+        (50, 0.929, "average. There are too few images to show that one pass agrees with the average on 95 %."),
+        (47, 0.835, "average. One pass may disagree with the average too often."),
     ],
 )
 def test_the_verdict_tells_few_images_from_disagreement(count: int, least: float, says: str) -> None:
-    found = verdict(
-        {
-            "images": 50,
-            "alpha": 0.001,
-            "average_attacks": {"attacked": 50, "violations": 0, "expected_at_most": 0.1},
-            "network_attacks": {"inside_l_bound": {"broken": 0, "attacked": 50}},
-            "agreement": {"count": count, "images": 50, "interval": [least, 1.0]},
-            "lipschitz": {"ratio": 0.9},
-        }
-    )
-    assert found["kind"] == "caution"
-    assert says in found["text"]
+    agreement = Agreement.of(count, 50)
+    assert agreement.interval[0] == pytest.approx(least, abs=1e-3)
+    found = verdict(replace(MEASURES, images=50, agreement=agreement))
+    assert found.kind == "caution"
+    assert says in found.text

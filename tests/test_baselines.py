@@ -3,10 +3,13 @@ import torch
 from torch import Tensor
 
 from heatsmooth import InputError
-from heatsmooth.data import load
+from heatsmooth.data import load_images
 from heatsmooth.evaluate import accuracy
 from heatsmooth.noise import Draw
-from heatsmooth.training import METHODS, Baseline, Batch, Plan, train
+from heatsmooth.training.baselines import METHODS
+from heatsmooth.training.batches import Batch
+from heatsmooth.training.methods import train
+from heatsmooth.training.settings import Baseline, Plan
 from tests.conftest import Linear, tiny_classifier
 
 SIGMA = 0.25
@@ -71,17 +74,17 @@ def test_the_radius_warms_up() -> None:
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_learns(method: str) -> None:
-    images = load("fashion-mini", "train").sampled(1000)
+    images = load_images("fashion-mini", "train").sampled(1000)
     model = tiny_classifier()
     choices = Baseline(method, sigma=SIGMA if method in ("gaussian", "smoothadv") else 0.0, steps=1, warmup_epochs=2)  # type: ignore[arg-type]
     trained = train(model, images, choices=choices, plan=Plan(epochs=2, batch_size=50, lr=0.05), device="cpu")
-    test = load("fashion-mini", "test").sampled(300)
+    test = load_images("fashion-mini", "test").sampled(300)
     assert accuracy(trained, test) > 0.4
     assert accuracy(model, test) < 0.3
 
 
 def test_unlabelled_images_and_bad_choices_are_refused() -> None:
-    images = load("fashion-mini", "train").without_labels()
+    images = load_images("fashion-mini", "train").without_labels()
     with pytest.raises(InputError, match="labels"):
         train(tiny_classifier(), images, choices=Baseline(), plan=Plan())
     for bad in (

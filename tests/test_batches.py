@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from heatsmooth import InputError
+from heatsmooth.commands import training
+from heatsmooth.commands.inputs import ImageFiles, Network
+from heatsmooth.commands.smooth import Smooth
 from heatsmooth.data import ImageSet, as_unit_interval, shifted_and_flipped
 from heatsmooth.models import device_of, save
 from heatsmooth.noise import Draw
-from heatsmooth.training import batches
+from heatsmooth.training import batches, methods
 from heatsmooth.training.batches import LoaderFeed, Place, SetFeed
-from heatsmooth.workflows import training
-from heatsmooth.workflows.inputs import Images, Network
 from tests.conftest import tiny_classifier
 
 CPU = torch.device("cpu")
@@ -39,7 +40,7 @@ def test_processes_share_the_batches_of_a_loader(world: int) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(InputError, match="4 processes can share by equal parts, got one of 6 images; choose"):
+    with pytest.raises(InputError, match="4 processes can share in equal parts, got one of 6 images; choose"):
         next(LoaderFeed(loader(), seed=5).batches(0, 3, Place(CPU, 0, 4)))
 
 
@@ -84,20 +85,20 @@ def test_the_teacher_is_measured_where_the_student_is(monkeypatch: pytest.Monkey
     """Again ``meta`` stands for a GPU; what would need its numbers is left out."""
     measured: list[str] = []
 
-    def noted(network: Any, *_: Any) -> dict[str, Any]:
+    def noted(network: Any, *_: Any) -> tuple[float, float]:
         measured.append(device_of(network).type)
-        return {"accuracy": 0.5}
+        return 0.5, 0.5
 
     gpu = SimpleNamespace(
         device=torch.device("meta"), is_main_process=True, num_processes=1, wait_for_everyone=lambda: None
     )
     monkeypatch.setattr(training, "accelerator", lambda device: gpu)
     monkeypatch.setattr(training, "_is_done", lambda run, processes: False)
-    monkeypatch.setattr(training, "_accuracies", noted)
-    monkeypatch.setattr(training, "smooth", lambda *_, **__: tiny_classifier().to("meta"))
+    monkeypatch.setattr(training, "accuracies", noted)
+    monkeypatch.setattr(methods, "smoothed", lambda *_: tiny_classifier().to("meta"))
     monkeypatch.setattr(training, "save", lambda *_: None)
     monkeypatch.setattr(training, "model_hash", lambda _: "hash")
     save(tiny_classifier(), tmp_path / "teacher.safetensors")
-    network, out = Network(tmp_path / "teacher.safetensors"), tmp_path / "run"
-    training.smooth_run(network=network, images=Images("fashion-mini"), sigma=0.25, out=out, limit_train=32)
+    network, files = Network(source=tmp_path / "teacher.safetensors"), ImageFiles(data="fashion-mini")
+    Smooth(network=network, images=files, sigma=0.25, out=tmp_path / "run", limit_train=32).run()
     assert measured == ["meta", "meta"]

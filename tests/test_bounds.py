@@ -18,7 +18,6 @@ from heatsmooth.statistics.bounds import (
     label_bounds,
     label_mean_bounds,
     largest_true,
-    least_certifying_count,
     predict,
 )
 
@@ -76,7 +75,7 @@ def test_clopper_pearson_is_monotone(data: st.DataObject, n: int, alpha: float) 
     assert clopper_pearson_upper(count, n, alpha * 1.5) <= upper + ULP
 
 
-def draws_in_unit_interval(kind: str, shape: tuple[int, int], seed: int) -> tuple[np.ndarray, float]:
+def samples_in_unit_interval(kind: str, shape: tuple[int, int], seed: int) -> tuple[np.ndarray, float]:
     """Independent X in [0, 1] and their mean."""
     random = np.random.default_rng(seed)
     match kind:
@@ -94,7 +93,7 @@ def draws_in_unit_interval(kind: str, shape: tuple[int, int], seed: int) -> tupl
 @pytest.mark.parametrize("n", [20, 400])
 def test_bernstein_covers_the_mean(kind: str, n: int) -> None:
     alpha, trials = 0.05, 4000
-    x, mean = draws_in_unit_interval(kind, (trials, n), seed=n)
+    x, mean = samples_in_unit_interval(kind, (trials, n), seed=n)
     sums = x.sum(1), (x**2).sum(1), n
     assert (bernstein_lower(*sums, alpha) > mean).sum() <= tolerated(alpha, trials)
     assert (bernstein_upper(*sums, alpha) < mean).sum() <= tolerated(alpha, trials)
@@ -166,14 +165,6 @@ def test_predict_is_wrong_with_probability_alpha_at_most() -> None:
         assert (~abstained & (classes != 0)).sum() <= tolerated(alpha, trials)
 
 
-def test_the_least_count_that_certifies() -> None:
-    found = [least_certifying_count(n, 0.001) for n in (100, 1000, 10_000, 100_000)]
-    assert found == [66, 550, 5156, 50490]
-    for n, count in zip((100, 1000), found, strict=False):
-        assert clopper_pearson_lower(count, n, 0.001) >= 0.5 > clopper_pearson_lower(count - 1, n, 0.001)
-    assert least_certifying_count(9, 0.001) == 10  # not even nine of nine
-
-
 def test_bisection_stays_on_the_true_side() -> None:
     ends = np.array([0.0, 0.1, 1 / 3, 0.9999, 2.0])
     found = largest_true(lambda x: x < ends, np.ones(5))
@@ -184,21 +175,27 @@ def test_bisection_stays_on_the_true_side() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: clopper_pearson_lower(5, 4, 0.1), "count: expected whole numbers from 0 to n, got 5; "),
-        (lambda: clopper_pearson_lower(1, [4, 0], 0.1), "count: expected whole numbers from 0 to n, got 1; "),
-        (lambda: clopper_pearson_lower(2.5, 4, 0.1), "got 2.5; bernstein_lower"),
-        (lambda: clopper_pearson_lower(2, np.nan, 0.1), "n: expected a whole number"),
-        (lambda: clopper_pearson_lower(2, 4, 0.0), "alpha: expected a number above 0 and below 1, got 0; "),
-        (lambda: clopper_pearson_lower(2, 4, np.nan), "alpha: expected .* got nan; "),
-        (lambda: bernstein_lower(5.0, 3.0, 4, 0.1), "total: expected .* got 5; sum probabilities, not logits"),
-        (lambda: bernstein_lower(2.0, 9.0, 4, 0.1), "squares: expected .* got 9; sum probabilities, not logits"),
-        (lambda: bernstein_lower(1.0, 1.0, 1, 0.1), "n: expected at least 2 draws"),
-        (lambda: bernstein_lower(1.0, 1.0, 0, 0.1), "n: expected at least one draw, got 0; "),
-        (lambda: label_bounds([[1, 2]], [0, 1], alpha=0.1), r"labels: expected one a row of \(1, 2\), got \(2,\); "),
-        (lambda: label_bounds([[1, 2]], [2], alpha=0.1), "labels: expected whole numbers from 0 to 1"),
-        (lambda: label_bounds([[1, 2]], [0.5], alpha=0.1), "labels: expected whole numbers from 0 to 1"),
-        (lambda: label_bounds([[1, 2]], [0], alpha=0.1, rivals=2), "k: expected 1 to 1 for 2 classes, got 2; lower k"),
-        (lambda: predict([1, 2], alpha=0.1), r"counts: expected \(images, classes ≥ 2\), got \(2,\)"),
+        (lambda: clopper_pearson_lower(5, 4, 0.1), "`count`: expected whole numbers from 0 to n, got 5; "),
+        (lambda: clopper_pearson_lower(1, [4, 0], 0.1), "`count`: expected whole numbers from 0 to n, got 1; "),
+        (lambda: clopper_pearson_lower(2.5, 4, 0.1), "got 2.5; use bernstein_lower"),
+        (lambda: clopper_pearson_lower(2, np.nan, 0.1), "`n`: expected a whole number"),
+        (lambda: clopper_pearson_lower(2, 4, 0.0), "`alpha`: expected a number above 0 and below 1, got 0; "),
+        (lambda: clopper_pearson_lower(2, 4, np.nan), "`alpha`: expected .* got nan; "),
+        (lambda: bernstein_lower(5.0, 3.0, 4, 0.1), "`total`: expected .* got 5; sum probabilities, not logits"),
+        (lambda: bernstein_lower(2.0, 9.0, 4, 0.1), "`squares`: expected .* got 9; sum probabilities, not logits"),
+        (lambda: bernstein_lower(1.0, 1.0, 1, 0.1), "`n`: expected at least 2 samples"),
+        (lambda: bernstein_lower(1.0, 1.0, 0, 0.1), "`n`: expected at least one sample, got 0; "),
+        (
+            lambda: label_bounds([[1, 2]], [0, 1], alpha=0.1),
+            r"`labels`: expected one per row of \(1, 2\), got \(2,\); ",
+        ),
+        (lambda: label_bounds([[1, 2]], [2], alpha=0.1), "`labels`: expected whole numbers from 0 to 1"),
+        (lambda: label_bounds([[1, 2]], [0.5], alpha=0.1), "`labels`: expected whole numbers from 0 to 1"),
+        (
+            lambda: label_bounds([[1, 2]], [0], alpha=0.1, rivals=2),
+            "`k`: expected 1 to 1 for 2 classes, got 2; lower `k`",
+        ),
+        (lambda: predict([1, 2], alpha=0.1), r"`counts`: expected \(images, classes ≥ 2\), got \(2,\)"),
     ],
 )
 def test_wrong_input_is_refused(wrong: object, message: str) -> None:

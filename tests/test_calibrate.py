@@ -11,7 +11,7 @@ import torch
 from scipy import special
 
 from heatsmooth import InputError
-from heatsmooth.calibrate import Calibration, calibrate, coverage
+from heatsmooth.calibration import Calibration, calibrate, coverage
 from heatsmooth.results.certificates import Certificate, Certificates
 from heatsmooth.results.guarantees import Basis, BasisKind
 from heatsmooth.statistics.bounds import Floats
@@ -62,7 +62,7 @@ def over_claims(images: int, epsilon: float, splits: int, kind: str, held_out: i
     for split in range(splits):
         rows = world(images + held_out, split, kind)
         calibration = calibrated(rows[:images], epsilon, seed=splits + split)
-        shares.append(1 - coverage(calibration, Certificates.of(rows[images:]))["coverage"])
+        shares.append(1 - coverage(calibration, Certificates.of(rows[images:])).coverage)
     corrected = images - images // 3
     return float(np.mean(shares)), float(np.sqrt(epsilon * (1 - epsilon) * (1 / corrected + 1 / held_out) / splits))
 
@@ -83,8 +83,9 @@ def test_a_radius_that_can_be_foretold_is_kept() -> None:
     confidence = np.random.default_rng(0).uniform(-0.5, 3, 1500)
     rows = records(special.ndtr(-confidence), np.clip(0.2 * confidence, 0, CAP))
     found = coverage(calibrated(rows[:900], 0.05), Certificates.of(rows[900:]))
-    assert found["kept"] > 0.9
-    assert found["coverage"] > 0.92
+    assert found.kept is not None
+    assert found.kept > 0.9
+    assert found.coverage > 0.92
 
 
 def test_the_budget_is_spent_where_it_buys_most() -> None:
@@ -100,10 +101,12 @@ def test_the_budget_is_spent_where_it_buys_most() -> None:
 
 def test_coverage_says_what_it_counts() -> None:
     found = coverage(calibrated(world(1000, 0), 0.05), Certificates.of(world(4000, 1)))
-    assert 0 < found["kept"] < found["claimed"] < 1
-    assert 0 < found["positive"] < found["images"] == 4000
-    low, high = found["interval"]
-    assert low < found["coverage"] == found["covered"] / found["images"] < high
+    assert found.kept is not None
+    assert found.claimed is not None
+    assert 0 < found.kept < found.claimed < 1
+    assert 0 < found.positive < found.images == 4000
+    low, high = found.interval
+    assert low < found.coverage == found.covered / found.images < high
 
 
 def test_a_smaller_epsilon_gives_smaller_radii_everywhere() -> None:
@@ -155,9 +158,9 @@ def test_a_shift_is_reported_as_lost_coverage() -> None:
     calibration = calibrated(world(1000, 8), 0.05)
     others = world(2000, 9), world(2000, 9, drop=0.6)
     alike, shifted = (coverage(calibration, Certificates.of(rows)) for rows in others)
-    assert alike["coverage"] > 0.93
-    assert shifted["interval"][1] < 0.95
-    assert shifted["coverage"] < alike["coverage"] - 0.05
+    assert alike.coverage > 0.93
+    assert shifted.interval[1] < 0.95
+    assert shifted.coverage < alike.coverage - 0.05
 
 
 @pytest.mark.parametrize(("radius", "agree"), [(0, True), (0.3, False)])
@@ -167,25 +170,25 @@ def test_where_nothing_is_certified_nothing_is_claimed(radius: float, agree: boo
     assert calibration.steps == ()
     assert not radii_at(calibration, doubts).any()
     found = coverage(calibration, certified(doubts, 0))
-    assert found["coverage"] == 1
-    assert found["positive"] == 0
-    assert found["kept"] is None
+    assert found.coverage == 1
+    assert found.positive == 0
+    assert found.kept is None
 
 
 def test_another_class_backs_no_radius() -> None:
     calibration = Calibration(((0.5, 0.2),), 4, 0.05, ALPHA, SIGMA, 10, 20)
     found = coverage(calibration, certified([0.1] * 4, [0.3, 0.3, 0.1, 0], agree=[True, False, True, True]))
-    assert found["covered"] == 1
-    assert found["acr"] == pytest.approx(0.4 / 4)
-    assert found["claimed"] == pytest.approx(0.8 / 0.4)
-    assert found["kept"] == pytest.approx(0.2 / 0.4)
+    assert found.covered == 1
+    assert found.acr == pytest.approx(0.4 / 4)
+    assert found.claimed == pytest.approx(0.8 / 0.4)
+    assert found.kept == pytest.approx(0.2 / 0.4)
 
 
 def test_without_labels_every_class_counts() -> None:
     rows = [replace(row, label=None) for row in records([0.1] * 2, [0.3, 0.3], agree=[True, False])]
     found = coverage(Calibration(((0.5, 0.2),), 4, 0.05, ALPHA, SIGMA, 10, 20), Certificates.of(rows))
-    assert found["labelled"] is False
-    assert found["acr"] == pytest.approx(0.3)
+    assert found.labelled is False
+    assert found.acr == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("doubt", [0.0, 1e-9, 0.3, 0.75])
@@ -240,22 +243,22 @@ def test_too_few_images_are_refused(epsilon: float, needed: int) -> None:
 
 @pytest.mark.parametrize("epsilon", [0, 1, -0.1, float("nan")])
 def test_epsilon_is_a_probability(epsilon: float) -> None:
-    with pytest.raises(InputError, match="epsilon: expected a number above 0 and below 1"):
+    with pytest.raises(InputError, match="`epsilon`: expected a number above 0 and below 1"):
         calibrated(world(60, 12), epsilon)
 
 
 def test_what_are_no_probabilities_is_refused() -> None:
     calibration = calibrated(world(60, 12))
     for wrong in ([0.5, 0.2, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1], [1.5, -0.5, 0, 0], [-np.inf, 1, 0, 0], [np.inf, 0, 0, 0]):
-        with pytest.raises(InputError, match=r"probabilities: expected .* take the softmax of logits first"):
+        with pytest.raises(InputError, match=r"`probabilities`: expected .* take the softmax of logits first"):
             calibration.radius([wrong])
-    with pytest.raises(InputError, match="probabilities: expected 4 classes, at least 2, got 3"):
+    with pytest.raises(InputError, match="`probabilities`: expected 4 classes, at least 2, got 3"):
         calibration.radius([[0.5, 0.3, 0.2]])
-    with pytest.raises(InputError, match="probabilities: expected 4 classes, at least 2, got 1"):
+    with pytest.raises(InputError, match="`probabilities`: expected 4 classes, at least 2, got 1"):
         calibration.radius(1.0)
     certificates = Certificates.of(world(60, 12))
     certificates.clean_probabilities[5] = [0.5, 0.6, 0.1, 0.1]
-    with pytest.raises(InputError, match=r"probabilities: expected a sum of 1 an image, got 1\.3"):
+    with pytest.raises(InputError, match=r"`probabilities`: expected a sum of 1 per image, got 1\.3"):
         calibrate(certificates, epsilon=0.1)
 
 
@@ -269,7 +272,7 @@ def test_logits_that_are_not_finite_have_no_radius() -> None:
     assert calibration.radius([[sure, [np.nan] * 4], [[np.nan, 0.5, 0.5, 0], sure]]).tolist() == [[0.3, 0], [0, 0.3]]
     certificates = certified([0.1] * 60, 0.2)
     certificates.clean_probabilities[7] = np.nan
-    with pytest.raises(InputError, match="probabilities: expected numbers from 0 to 1, got nan"):
+    with pytest.raises(InputError, match="`probabilities`: expected numbers from 0 to 1, got nan"):
         calibrate(certificates, epsilon=0.1)
 
 
@@ -282,7 +285,7 @@ def test_logits_that_are_not_finite_have_no_radius() -> None:
             "expected radii of one kind, got .*alpha=0.001.*alpha=0.01",
         ),
         ({"basis": Basis(BasisKind.STATISTICAL, alpha=ALPHA, k=5)}, "expected radii of one kind, got .*top-5"),
-        ({"index": 1, "counts": (10, 90, 0, 0)}, "expected one certificate for image 1, got two that differ"),
+        ({"index": 1, "counts": (10, 90, 0, 0)}, "expected one certificate for image 1, got two different ones"),
         ({"clean_probabilities": (0.5, 0.5), "counts": (10, 90)}, r"expected .* one number of classes, got \[2, 4\]"),
     ],
 )
@@ -300,7 +303,7 @@ def test_certificates_of_different_kinds_are_refused(change: dict[str, Any], mes
         ({"basis": Basis(BasisKind.STATISTICAL, alpha=0.01)}, "alpha 0.001, got sigma 0.25, statistical, alpha=0.01"),
         ({"basis": Basis(BasisKind.STATISTICAL, alpha=ALPHA, k=5)}, "expected top-1 certificates"),
         ({"basis": Basis(BasisKind.CONFORMAL, confidence=0.9)}, "expected top-1 certificates"),
-        ({"radii": np.full(60, np.nan)}, "radius: expected 0 or more, got nan"),
+        ({"radii": np.full(60, np.nan)}, "`radius`: expected 0 or more, got nan"),
     ],
 )
 def test_certificates_of_another_kind_are_refused(change: dict[str, Any], message: str) -> None:
@@ -308,7 +311,7 @@ def test_certificates_of_another_kind_are_refused(change: dict[str, Any], messag
     with pytest.raises(InputError, match=message):
         coverage(Calibration((), 4, 0.05, ALPHA, SIGMA, 10, 20), others)
     if others.sigma == SIGMA and others.basis.alpha != 0.01:
-        with pytest.raises(InputError, match=r"radius: expected 0 or more|expected top-1 certificates"):
+        with pytest.raises(InputError, match=r"`radius`: expected 0 or more|expected top-1 certificates"):
             calibrate(others, epsilon=0.1)
 
 

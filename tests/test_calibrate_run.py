@@ -12,15 +12,15 @@ import torch
 from PIL import Image
 
 from heatsmooth.certification.settings import Settings
-from heatsmooth.cli import run
-from heatsmooth.data import load
+from heatsmooth.commands.certified import CertifiedRun
+from heatsmooth.commands.line import run
+from heatsmooth.data import load_images
 from heatsmooth.errors import InputError
 from heatsmooth.models import load as load_model
 from heatsmooth.models import model_hash
 from heatsmooth.results.certificates import read_certificates
 from heatsmooth.results.schema import to_json
-from heatsmooth.runs import Records
-from heatsmooth.workflows.calibrate import all_certificates
+from heatsmooth.runs import Records, Run
 from tests.conftest import certificate_of, tiny_classifier
 
 
@@ -54,9 +54,7 @@ def test_a_model_is_calibrated_and_used(certified: Path, tmp_path: Path, capsys:
     assert found["held_out"]["interval"][1] >= 0.9
     assert run(words.split()) == 0
     assert "held out:" in capsys.readouterr().out
-    one_pass = (
-        f"certify --one-pass --data fashion-mini --from {tmp_path}/calibrated --stride 10 --quiet --json --device cpu"
-    )
+    one_pass = f"one-pass --data fashion-mini --from {tmp_path}/calibrated --stride 10 --quiet --json --device cpu"
     assert run([*one_pass.split(), "--out", str(tmp_path / "radii")]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["images"] == 200
@@ -64,7 +62,7 @@ def test_a_model_is_calibrated_and_used(certified: Path, tmp_path: Path, capsys:
     assert "certified_accuracy" not in summary
     rows = [json.loads(line) for line in (tmp_path / "radii/one_pass.jsonl").read_text().splitlines()]
     assert {row["basis"] for row in rows} == {found["basis"]}
-    Image.fromarray(load("fashion-mini", "test").raw(torch.arange(1))[0, 0].numpy()).save(tmp_path / "a.png")
+    Image.fromarray(load_images("fashion-mini", "test").raw(torch.arange(1))[0, 0].numpy()).save(tmp_path / "a.png")
     assert run(["predict", "--from", str(tmp_path / "calibrated"), "--json", str(tmp_path / "a.png")]) == 0
     (row,) = json.loads(capsys.readouterr().out)["predictions"]
     assert row["one_pass_radius"] <= rows[0]["radius"] + 1e-9
@@ -98,7 +96,7 @@ def test_what_does_not_belong_together_is_refused(
         captured = capsys.readouterr()
         assert message in captured.err
         assert captured.err.count("\n") == 1
-    words = f"certify --one-pass --data fashion-mini --from {certified}/network --out {tmp_path}/y --device cpu"
+    words = f"one-pass --data fashion-mini --from {certified}/network --out {tmp_path}/y --device cpu"
     assert run(words.split()) == 2
     assert "expected a calibrated model" in capsys.readouterr().err
 
@@ -150,17 +148,21 @@ def test_an_own_network_keeps_the_size_of_its_images_from_smoothing_to_one_pass(
     assert "expected the certificate n it was started with, 50, got 60" in capsys.readouterr().err
     calibrate = f"calibrate --from {tmp_path}/s --model mynet:build --certificates {tmp_path}/c --epsilon 0.4"
     assert run([*calibrate.split(), "--out", str(tmp_path / "k")]) == 0
-    assert run(f"certify --one-pass --from {tmp_path}/k {common} --out {tmp_path}/p".split()) == 0
+    assert run(f"one-pass --from {tmp_path}/k {common} --out {tmp_path}/p".split()) == 0
     assert json.loads((tmp_path / "p/run.json").read_text())["settings"]["data"]["shape"] == [3, 16, 16]
 
 
 def test_the_exact_alpha_is_kept_though_its_text_is_rounded(tmp_path: Path) -> None:
     settings = Settings(0.25, n=100, alpha=0.00123456789)
-    made = {"data": {"images": 2}, "certificate": settings.describe()}
+    data = {"name": "x", "images": 2, "shape": [1, 2, 2]}
+    certificate = {"data": data, "model": "x", "certificate": settings.describe()}
+    with Run(tmp_path, "certify", certificate) as finished:
+        finished.update(status="done")
     with Records(tmp_path / "certificates.jsonl") as lines:
         for index in range(2):
             lines.append(to_json(certificate_of(index=index, basis=settings.basis)))
     assert {item.basis.alpha for item in read_certificates(tmp_path)} == {0.00123457}
-    assert {item.basis.alpha for item in all_certificates(tmp_path, "--held-out", made)} == {settings.alpha}
+    certified = CertifiedRun.read(tmp_path, "held_out")
+    assert {item.basis.alpha for item in certified.certificates()} == {settings.alpha}
     with pytest.raises(InputError, match=r"expected certificates that are .*alpha=0\.05.*, got .*alpha=0\.00123457"):
-        all_certificates(tmp_path, "--held-out", made | {"certificate": replace(settings, alpha=0.05).describe()})
+        replace(certified, settings=replace(settings, alpha=0.05)).certificates()

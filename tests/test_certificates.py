@@ -18,12 +18,13 @@ from scipy import special
 
 import heatsmooth as hs
 from heatsmooth.certification.certificates import certificate, certify_each, certify_image
+from heatsmooth.certification.radii import largest_radius, radii_of
 from heatsmooth.certification.sampling import Ask, Tally
-from heatsmooth.certification.settings import Settings, radii_of
-from heatsmooth.cli import run
+from heatsmooth.certification.settings import Sampling, Settings
+from heatsmooth.commands.line import run
 from heatsmooth.data import ImageSet
 from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
-from heatsmooth.results.guarantees import Basis, BasisKind, Subject
+from heatsmooth.results.guarantees import Basis, BasisKind, ClassFrom, Subject
 from heatsmooth.results.logs import read_log
 from heatsmooth.statistics.bounds import clopper_pearson_lower
 from heatsmooth.statistics.sequences import anytime_lower
@@ -43,7 +44,7 @@ def linear_problem(count: int) -> tuple[Linear, torch.Tensor, np.ndarray]:
 
 
 @pytest.mark.parametrize("class_from", ["noise", "clean"])
-def test_radii_of_a_linear_classifier_are_true_and_close(class_from: str) -> None:
+def test_radii_of_a_linear_classifier_are_true_and_close(class_from: ClassFrom) -> None:
     model, images, _ = linear_problem(14)
     true = ((images.flatten(1) @ torch.tensor([0.6, 0.8] + 14 * [0.0])) - 0.7).abs().numpy()
     found = hs.certify(model, images, sigma=SIGMA, n=100_000, class_from=class_from, batch_size=1000)
@@ -184,19 +185,19 @@ def test_the_class_must_not_come_from_the_estimation_draws() -> None:
 def test_bad_settings_are_refused() -> None:
     model, images = Linear(torch.eye(3, 16)).eval(), torch.zeros(1, 1, 4, 4)
     for bad, message in (
-        ({"n": 9}, "--n: expected enough draws to certify anything"),
-        ({"n": 0}, "--n: expected enough"),
-        ({"n": 10, "adaptive": True}, "--n"),
-        ({"n": 10, "bound": "two-sided"}, "--n"),
-        ({"alpha": 0.0}, "--alpha"),
-        ({"n0": 0}, "--n0"),
-        ({"class_from": "x"}, "--class-from"),
-        ({"top_k": 0}, "--top-k"),
-        ({"top_k": 3}, "--top-k: expected less than the 3 classes"),
-        ({"top_k": 2, "adaptive": True}, "--adaptive"),
-        ({"radii": (-1.0,)}, "--radii"),
-        ({"n_wrong": 0}, "--n-wrong: expected from 1 to --n 10000"),
-        ({"n_wrong": 50, "adaptive": True}, "--n-wrong: expected top-1 certificates of a fixed n"),
+        ({"n": 9}, "`n`: expected enough samples to certify anything"),
+        ({"n": 0}, "`n`: expected enough"),
+        ({"n": 10, "adaptive": True}, "`n`"),
+        ({"n": 10, "bound": "two-sided"}, "`n`"),
+        ({"alpha": 0.0}, "`alpha`"),
+        ({"n0": 0}, "`n0`"),
+        ({"class_from": "x"}, "`class_from`"),
+        ({"top_k": 0}, "`top_k`"),
+        ({"top_k": 3}, "`top_k`: expected less than the 3 classes"),
+        ({"top_k": 2, "adaptive": True}, "`adaptive`"),
+        ({"radii": (-1.0,)}, "`radii`"),
+        ({"n_wrong": 0}, "`n_wrong`: expected from 1 to `n` 10000"),
+        ({"n_wrong": 50, "adaptive": True}, "`n_wrong`: expected top-1 certificates of a fixed n"),
     ):
         with pytest.raises(hs.InputError, match=message):
             hs.certify(model, images, sigma=SIGMA, **bad)
@@ -204,8 +205,8 @@ def test_bad_settings_are_refused() -> None:
         with pytest.raises(hs.InputError, match="expected images as a tensor"):
             hs.certify(model, odd, sigma=SIGMA)  # type: ignore[arg-type]
     with pytest.raises(hs.InputError, match="expected labels as a tensor"):
-        hs.certify(model, images, labels=[0], sigma=SIGMA)  # type: ignore[arg-type]
-    with pytest.raises(hs.InputError, match="--sigma"):
+        hs.certify(model, images, labels=[0], sigma=SIGMA)  # type: ignore[call-overload]
+    with pytest.raises(hs.InputError, match="`sigma"):
         Settings(0.0)
     with pytest.raises(hs.InputError, match=r"images in \[0, 1\]"):
         hs.certify(Linear(torch.eye(2, 16)).eval(), torch.full((1, 1, 4, 4), 2.0), sigma=SIGMA, n=100)
@@ -218,7 +219,7 @@ def test_fewer_draws_of_wrong_images_change_no_accuracy(class_from: str) -> None
     model, images, _ = linear_problem(8)
     labels = torch.tensor([1, 0, 1, 0, 0, 1, 0, 1])
     known = {"labels": labels, "sigma": SIGMA, "n": 1000, "class_from": class_from}
-    whole, short = (hs.certify(model, images, **known, n_wrong=few) for few in (None, 50))  # type: ignore[arg-type]
+    whole, short = (hs.certify(model, images, **known, n_wrong=few) for few in (None, 50))  # type: ignore[call-overload]
     wrong = whole.classes != labels.numpy()
     assert 0 < wrong.sum() < 8
     assert (short.counts.sum(1) == np.where(wrong, 50, 1000)).all()
@@ -238,8 +239,10 @@ def test_a_network_that_mixes_its_batch_is_refused() -> None:
 
 def test_certificates_of_different_kinds_do_not_mix() -> None:
     model, images, _ = linear_problem(3)
-    a, b = (list(certify_each(model, ImageSet.of("i", images, None), Settings(SIGMA, n=n))) for n in (100, 200))
-    with pytest.raises(hs.InputError, match="two that differ"):
+    a, b = (
+        list(certify_each(model, ImageSet.of("i", images, None), Settings(SIGMA, n=n), Sampling())) for n in (100, 200)
+    )
+    with pytest.raises(hs.InputError, match="two different ones"):
         Certificates.of(a + b)
     with pytest.raises(hs.InputError, match="one kind"):
         Certificates.of([a[0], replace(b[1], basis=Basis(BasisKind.STATISTICAL, alpha=0.05))])
@@ -256,14 +259,14 @@ def test_the_cap_is_reached_when_all_draws_agree(choices: dict[str, Any], classe
     settings = Settings(1.0, n=1000, **choices)
     counts = np.zeros((1, classes), dtype=np.int64)
     counts[0, 3 % classes] = 1000
-    assert radii_of(counts, np.array([3 % classes]), settings)[0][0] == settings.largest_radius(classes)
+    assert radii_of(counts, np.array([3 % classes]), settings)[0][0] == largest_radius(settings, classes)
 
 
 @pytest.mark.parametrize(
     ("n", "most"), [(5, None), (9, None), (100, 1.5), (1000, 2.46), (10_000, 3.2), (100_000, 3.81)]
 )
 def test_the_largest_radius(n: int, most: float | None) -> None:
-    found = Settings(1.0, n=n).largest_radius(classes=10)
+    found = largest_radius(Settings(1.0, n=n), classes=10)
     assert (None if found is None else round(found, 2)) == most
 
 
@@ -396,7 +399,7 @@ def test_recomputed_and_exported(
     out = tmp_path / "run"
     assert run(command(network, out, "--tsv", str(tmp_path / "log.tsv"))) == 0
     capsys.readouterr()
-    words = ["certify", "--recompute", str(out), "--alpha", "0.05", "--out", str(tmp_path / "other"), "--json"]
+    words = ["recompute", "--from", str(out), "--alpha", "0.05", "--out", str(tmp_path / "other"), "--json"]
     assert run(words) == 0
     summary = json.loads(capsys.readouterr().out)
     assert "alpha=0.05" in summary["basis"]
@@ -409,13 +412,13 @@ def test_recomputed_and_exported(
         assert row.abstain == record.abstain
         assert row.radius is not None
         assert 0 <= record.radius * (not record.abstain) - row.radius <= 1e-6
-    assert run(["certify", "--recompute", str(tmp_path), "--alpha", "0.1"]) == 2
+    assert run(["recompute", "--from", str(tmp_path), "--alpha", "0.1"]) == 2
 
 
 def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").mkdir()
     for change, message in (
-        (["--n", "9"], "--n: expected enough draws"),
+        (["--n", "9"], "--n: expected enough samples"),
         (["--sigma", "0"], "--sigma: expected a positive number"),
         (["--shard", "5/4"], "--shard: expected I/N"),
         (["--images", "0"], "--images"),
@@ -429,7 +432,7 @@ def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.Captu
         for file in (tmp_path / "run").iterdir():
             file.unlink()
     assert run(["certify", "--data", "fashion-mini"]) == 2
-    assert "got no --from" in capsys.readouterr().err
+    assert "--from: expected a value, got none" in capsys.readouterr().err
     assert run(command(network, tmp_path / "broken", "--images", "2")) == 0
     capsys.readouterr()
     (tmp_path / "broken/certificates.jsonl").write_text('{"index": 1}\n{"index": 2}\n')
@@ -440,9 +443,9 @@ def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.Captu
 def test_predict(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from PIL import Image
 
-    from heatsmooth.data import load
+    from heatsmooth.data import load_images
 
-    pictures = load("fashion-mini", "test").raw(torch.arange(3))
+    pictures = load_images("fashion-mini", "test").raw(torch.arange(3))
     for i, picture in enumerate(pictures):
         Image.fromarray(picture[0].numpy()).save(tmp_path / f"{i}.png")
     files = [str(tmp_path / f"{i}.png") for i in range(3)]
@@ -456,7 +459,7 @@ def test_predict(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert 0 <= row["l_bound"] <= SIGMA * np.sqrt(np.pi / 2) * row["probability"]
         assert row["average_class"] is None or 0 <= row["average_class"] < 10
     assert run(words) == 0
-    assert "assumes an exact average" in " ".join(capsys.readouterr().out.split())
+    assert "Assumes an exact average" in " ".join(capsys.readouterr().out.split())
     (tmp_path / "bad.png").write_text("no image")
     assert run(["predict", "--from", str(network), str(tmp_path / "bad.png")]) == 2
     assert "expected a readable image" in capsys.readouterr().err

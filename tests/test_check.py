@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from heatsmooth.cli import run
+from heatsmooth.checking import inspect, try_out
+from heatsmooth.commands.line import run
 from heatsmooth.data import ImageSet
 from heatsmooth.models import Classifier, NetworkSpec, save
-from heatsmooth.workflows.check import inspect, try_out
 from tests.conftest import tiny_classifier
 
 
@@ -40,15 +40,15 @@ def classifier(mean: float = 0.5, std: float = 0.5) -> Classifier:
 
 def test_a_good_network_gives_no_warning() -> None:
     facts, warnings = try_out(classifier(), shades(), sigma=0.1)
-    assert facts["accuracy"] > 0.98
-    assert facts["accuracy_under_noise"] > 0.7
+    assert (facts.accuracy or 0.0) > 0.98
+    assert (facts.accuracy_under_noise or 0.0) > 0.7
     assert warnings == []
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.0, 1 / 255), (0.5, 0.02)])
 def test_a_wrong_range_is_noticed(mean: float, std: float) -> None:
     facts, warnings = try_out(classifier(mean, std), shades(), sigma=0.1)
-    assert facts["accuracy"] < 0.7
+    assert (facts.accuracy or 1.0) < 0.7
     assert any("the range looks wrong" in warning for warning in warnings), warnings
 
 
@@ -71,9 +71,9 @@ def test_how_it_computes() -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten(), nn.Linear(144, 10))
     facts, warnings = inspect(Classifier(network, NetworkSpec("mine", 10, 1)).eval(), torch.rand(8, 1, 8, 8))
     assert warnings == []
-    assert (facts["parameters"], facts["classes"], facts["input"]) == (1498, 10, [1, 8, 8])
-    assert facts["batch_norm_layers"] == facts["batch_norm_with_running_statistics"] == 1
-    assert facts["batch_norm_folded_for_speed"] == facts["dropout_layers"] == 1
+    assert (facts.parameters, facts.classes, facts.input) == (1498, 10, (1, 8, 8))
+    assert facts.batch_norm_layers == facts.batch_norm_with_running_statistics == 1
+    assert facts.batch_norm_folded_for_speed == facts.dropout_layers == 1
 
     sharp = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Softmax(1))
     _, warnings = inspect(Classifier(sharp, NetworkSpec("mine", 10, 1)).eval(), torch.rand(8, 1, 8, 8))
@@ -85,8 +85,8 @@ def test_how_it_computes() -> None:
             return (moods - moods.mean(0)).detach()
 
     facts, warnings = inspect(Classifier(Bad(), NetworkSpec("bad")).eval(), torch.rand(8, 1, 8, 8))
-    assert not facts["deterministic"]
-    assert not facts["gradient_to_the_pixels"]
+    assert not facts.deterministic
+    assert not facts.gradient_to_the_pixels
     assert [text.split(":")[0] for text in warnings] == [
         "two passes differ",
         "logits depend on the other images of the batch",

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from heatsmooth.cli import run
+from heatsmooth.commands.line import COMMANDS, run
 from heatsmooth.models import load_state, save
 from tests.conftest import tiny_classifier
 
@@ -37,9 +37,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_help_comes_fast_and_without_torch() -> None:
-    code = "import sys; from heatsmooth.cli import run; run(['smooth', '--help']); assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "heatsmooth smooth --data" in done.stdout
+    for name in COMMANDS:
+        code = f"run([{name!r}, '--help']); assert 'torch' not in sys.modules, sys.modules.keys()"
+        code = f"import sys; from heatsmooth.commands.line import run; {code}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert f"heatsmooth {name} " in done.stdout
 
 
 def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +148,7 @@ def test_bad_input_is_one_line(tmp_path: Path, network: Path, capsys: pytest.Cap
     assert "--mean: expected numbers" in refused(capsys, *good, "--mean", "a,b")
     assert "labels below 10" in refused(capsys, *changed("--data", f"npz:{tmp_path}/labels.npz"))
     assert "labels below 5" in refused(capsys, *changed("--from", tmp_path / "five.safetensors"))
-    assert "Missing option '--out'" in refused(
+    assert "--out: expected a value, got none" in refused(
         capsys, "smooth", "--data", "fashion-mini", "--from", network, "--sigma", 1
     )
     assert "--method: expected" in refused(capsys, "train", "--data", "fashion-mini", "--method", "x", "--out", out)
@@ -160,7 +162,7 @@ def test_a_full_disk_is_one_line_and_leaves_earlier_files(tmp_path: Path, networ
     """A limit on the size of files stands for a full disk: the checkpoint does not fit."""
     out = tmp_path / "out"
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
-    code = f"import resource, sys; from heatsmooth.cli import main; {limit}; main(sys.argv[1:])"
+    code = f"import resource, sys; from heatsmooth.commands.line import main; {limit}; main(sys.argv[1:])"
     words = ["smooth", "--data", "fashion-mini", "--from", network, "--sigma", "0.25", "--out", out, *FAST]
     out.mkdir()
     (out / "precious").write_text("old")
@@ -198,10 +200,10 @@ def test_too_little_memory_and_an_unknown_device_are_one_line(
     words = ["attack", "--data", "fashion-mini", "--from", network, "--out", tmp_path / "a"]
     assert "--device: expected" in refused(capsys, *words, "--device", "abacus")
 
-    def greedy(**_: object) -> None:
+    def greedy(*_: object) -> None:
         torch.empty(2**50)
 
-    monkeypatch.setattr("heatsmooth.workflows.attack.attack_run", greedy)
+    monkeypatch.setattr("heatsmooth.commands.attack.Attack.run", greedy)
     assert "expected to find enough memory" in refused(capsys, *words)
 
 

@@ -1,19 +1,19 @@
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from heatsmooth.cli import run
+from heatsmooth.commands.attack import AttackSettings
+from heatsmooth.commands.compare import Compare, OwnNetwork, RecipeChanges
+from heatsmooth.commands.line import run
+from heatsmooth.comparing.recipes import RECIPES, Given, Smoothed, Trained
 from heatsmooth.errors import InputError
 from heatsmooth.models import save
 from heatsmooth.results.certificates import read_certificates
 from heatsmooth.runs import read_json
-from heatsmooth.workflows.attack import Attack
-from heatsmooth.workflows.compare import Kitchen, chosen_recipe
-from heatsmooth.workflows.recipes import RECIPES, Given, Smoothed, Trained
 from tests.conftest import tiny_classifier
 
 SHORT = ["compare", "fashion-small", "--rehearse", "--data", "fashion-mini", "--quiet"]
@@ -42,7 +42,7 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_attacks_and_chang
     }
     assert len(files) > 40
     assert list(tmp_path.rglob("gallery.npz"))
-    monkeypatch.setattr(Attack, "of", None)
+    monkeypatch.setattr(AttackSettings, "adversarial", None)
     assert run(words) == 0
     assert json.loads(capsys.readouterr().out) == found
     assert found["seconds"] > 0
@@ -88,10 +88,11 @@ def test_images_that_are_smoothed_on_and_certified_are_noticed(tmp_path: Path) -
     for name in ("all", "others"):
         (tmp_path / name / "n0").mkdir(parents=True)
         Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / name / "n0" / "0.png")
-    brought: dict[str, Any] = {"data": f"imagefolder:{tmp_path}/all", "image_size": 16, "given": True}
-    alike = chosen_recipe("imagenet-sample", **brought)
-    apart = chosen_recipe("imagenet-sample", **brought, smooth_on=f"imagefolder:{tmp_path}/others")
-    assert [Kitchen(recipe, tmp_path, 0).check() for recipe in (alike, apart)] == [True, False]
+    changes = RecipeChanges(data=f"imagefolder:{tmp_path}/all", image_size=16)
+    own = OwnNetwork(source=tmp_path)
+    alike = Compare(recipe="imagenet-sample", changes=changes, own=own)
+    apart = replace(alike, changes=replace(changes, smooth_on=f"imagefolder:{tmp_path}/others"))
+    assert [compare.experiment(0).certifies_unseen_images() for compare in (alike, apart)] == [False, True]
 
 
 def test_seeds_give_a_mean_and_a_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,13 +108,14 @@ def test_seeds_give_a_mean_and_a_spread(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_chosen_methods_bring_what_they_are_smoothed_from() -> None:
-    chosen = chosen_recipe("cifar10-small", methods=["adversarial-smoothed"])
+    changes = RecipeChanges(methods=("adversarial-smoothed",))
+    chosen = Compare(recipe="cifar10-small", changes=changes).resolved()
     assert list(chosen.methods) == ["adversarial", "adversarial-smoothed"]
     assert list(chosen.compared) == ["adversarial-smoothed"]
 
 
 def test_a_network_can_be_brought_in_place_of_the_baseline() -> None:
-    chosen = chosen_recipe("fashion-small", given=True)
+    chosen = Compare(recipe="fashion-small", own=OwnNetwork(source=Path("mine"))).resolved()
     assert isinstance(chosen.methods["undefended"], Given)
 
 
@@ -128,7 +130,7 @@ def test_every_recipe_compares_smoothing_with_its_start(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["compare", "mnist"], "compare: expected cifar10, imagenet"),
+        (["compare", "mnist"], "RECIPE: expected cifar10, imagenet"),
         (["compare", "imagenet"], "name them by --data"),
         (["compare", "imagenet-sample"], "name it by --from"),
         (["compare", "fashion-small", "--methods", "boot"], "--methods: expected some of undefended"),
@@ -157,4 +159,31 @@ def test_wrong_use_is_one_line(
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match="cifar10-small"):
-        chosen_recipe("cifar")
+        Compare(recipe="cifar").resolved()
+
+
+def test_the_field_is_rehearsed_on_a_brought_network_beside_the_dial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One method of each kind: with a denoiser in front, and with held-out images."""
+    save(tiny_classifier(), tmp_path / "mine.safetensors")
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "i.npz", images=random.random((130, 28, 28)), labels=random.integers(0, 10, 130))
+    words = f"compare cifar10-public --rehearse --quiet --json --device cpu --data npz:{tmp_path}/i.npz"
+    words += f" --from {tmp_path}/mine.safetensors --methods undefended,keep-0.95,denoised --out {tmp_path}/out"
+    assert run(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["methods"]) == {"undefended", "keep-0.95", "denoised"}
+    made = read_json(tmp_path / "out/seed-0/keep-0.95/run.json")
+    assert made["summary"]["keep"] == 0.95
+    indices = [item.index for item in read_certificates(tmp_path / "out/seed-0/denoised-certified")]
+    assert not any(index % 2 for index in indices)
+
+
+def test_every_label_free_method_of_the_field_is_in_the_public_recipe() -> None:
+    methods = RECIPES["cifar10-public"].methods
+    rivals = {type(method.rival).__name__ for method in methods.values() if isinstance(method, Smoothed)}
+    assert rivals == {"NoneType", "Consistency", "Macer", "SmoothMix", "Denoising"}
+    assert isinstance(methods["undefended"], Given)
+    with pytest.raises(InputError, match="expected your network"):
+        Compare(recipe="cifar10-public").resolved()

@@ -14,7 +14,7 @@ from PIL import Image
 import heatsmooth as hs
 from heatsmooth import InputError
 from heatsmooth.data import hub as data_hub
-from heatsmooth.data import load, open_stream
+from heatsmooth.data import load_images, open_stream
 from heatsmooth.models import model_hash
 from heatsmooth.training.batches import Place, StreamFeed
 from tests.conftest import tiny_classifier
@@ -44,19 +44,19 @@ def encoded(count: int, *, labels: bool = True, broken: tuple[int, ...] = ()) ->
 def test_saved_to_disk_with_splits(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": encoded(9), "validation": encoded(6)}).save_to_disk(tmp_path)
     name = f"hf:{tmp_path}"
-    test, train = load(name, "test", image_size=28), load(name, "train", image_size=28)
+    test, train = load_images(name, "test", image_size=28), load_images(name, "train", image_size=28)
     assert (len(test), len(train)) == (6, 9)
     assert (test.name, train.name) == (f"{name}:validation", f"{name}:train")
     assert test.shape == (1, 28, 28)
     assert test.known_labels().tolist() == [0, 1, 2, 0, 1, 2]
     assert test.class_names == ("a", "b", "c")
     assert test.raw(torch.tensor([4, 1]))[:, 0, 0, 0].tolist() == [4, 1]
-    assert load(f"{name}:train", "test", image_size=28).fingerprint == train.fingerprint != test.fingerprint
-    assert load(f"{name}:train:kind", image_size=14).shape == (1, 14, 14)
+    assert load_images(f"{name}:train", "test", image_size=28).fingerprint == train.fingerprint != test.fingerprint
+    assert load_images(f"{name}:train:kind", image_size=14).shape == (1, 14, 14)
     with pytest.raises(InputError, match="a split among train, validation, got 'x'"):
-        load(f"{name}:x")
+        load_images(f"{name}:x")
     with pytest.raises(InputError, match="labels in one of"):
-        load(f"{name}:train:nothing")
+        load_images(f"{name}:train:nothing")
 
 
 def test_a_directory_of_files(tmp_path: Path) -> None:
@@ -64,19 +64,19 @@ def test_a_directory_of_files(tmp_path: Path) -> None:
         (tmp_path / "files" / kind).mkdir(parents=True)
         for i in range(2):
             png(50, 40, "RGB").save(tmp_path / "files" / kind / f"{i}.png")
-    found = load(f"hf:{tmp_path / 'files'}", root=tmp_path / "cache", image_size=16)
+    found = load_images(f"hf:{tmp_path / 'files'}", root=tmp_path / "cache", image_size=16)
     assert found.shape == (3, 16, 16)
     assert found.known_labels().tolist() == [0, 0, 1, 1]
     (tmp_path / "table").mkdir()
     encoded(4, labels=False).to_parquet(tmp_path / "table/data.parquet")
-    assert load(f"hf:{tmp_path / 'table'}", root=tmp_path / "cache", image_size=28).labels is None
+    assert load_images(f"hf:{tmp_path / 'table'}", root=tmp_path / "cache", image_size=28).labels is None
 
 
 def test_unreadable_images_are_listed_and_skipped_only_if_asked(tmp_path: Path) -> None:
     encoded(8, broken=(2, 5)).save_to_disk(tmp_path)
-    found = load(f"hf:{tmp_path}", image_size=28)
+    found = load_images(f"hf:{tmp_path}", image_size=28)
     with pytest.raises(
-        InputError, match=r"row 2 \(2\.png\), row 5 \(5\.png\): expected 2 readable images.*--skip-broken"
+        InputError, match=r"row 2 \(2\.png\), row 5 \(5\.png\): expected 2 readable images.*`skip_broken`"
     ):
         found.images(torch.arange(8))
     kept = found.readable()
@@ -116,10 +116,10 @@ def test_smoothing_from_a_stream(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="check the name"):
-        load(f"hf:{tmp_path / 'none'}")
+        load_images(f"hf:{tmp_path / 'none'}")
     datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(tmp_path)
     with pytest.raises(InputError, match=r"one column of images, got \['text'\]"):
-        load(f"hf:{tmp_path}")
+        load_images(f"hf:{tmp_path}")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match=r"heatsmooth\[hf\]"):
-        load(f"hf:{tmp_path}")
+        load_images(f"hf:{tmp_path}")

@@ -12,15 +12,17 @@ from torch import Tensor, nn
 import heatsmooth as hs
 from heatsmooth.auditing import audit
 from heatsmooth.certification.settings import Settings
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
+from heatsmooth.comparing.timing import inference_times
 from heatsmooth.data import ImageSet
 from heatsmooth.device import exact_float32
 from heatsmooth.evaluate import accuracy
 from heatsmooth.models import check_gradient, check_independence, for_inference
+from heatsmooth.results.audit import AuditSettings
 from heatsmooth.runs import read_json
-from heatsmooth.serving import Subject
-from heatsmooth.training import Baseline, Plan, train
-from heatsmooth.workflows.timing import inference_times
+from heatsmooth.serving import ServedNetwork
+from heatsmooth.training.methods import train
+from heatsmooth.training.settings import Baseline, Plan
 
 SIZE = (1, 8, 8)
 
@@ -89,8 +91,8 @@ LIBRARY: dict[str, Callable[[], Any]] = {
     "for_inference": lambda: for_inference(network(), pixels()),
     "check_independence": lambda: check_independence(network(), pixels()),
     "check_gradient": lambda: check_gradient(network(), pixels()),
-    "audit": lambda: audit(network(), images(), sigma=0.25, n=100, steps=2, noise_samples=2),
-    "serve": lambda: Subject(network(), Settings(0.25), 0, SIZE).probabilities(pixels()),
+    "audit": lambda: audit(network(), images(), AuditSettings(sigma=0.25, n=100, steps=2, noise_samples=2)),
+    "serve": lambda: ServedNetwork(network(), Settings(0.25), 0, SIZE).probabilities(pixels()),
     "times": lambda: inference_times(network(), pixels()[:1], sigma=0.25, samples=50, rounds=1),
 }
 

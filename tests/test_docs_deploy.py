@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from heatsmooth.calibrate import Calibration
-from heatsmooth.cli import run
+from heatsmooth.calibration import Calibration
+from heatsmooth.commands.line import run
 from heatsmooth.models import ARCHITECTURES, model_hash, save
 from tests.conftest import tiny_classifier
 
@@ -47,8 +47,8 @@ def test_deploy(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("runs/calibrated/calibration.json").write_text(json.dumps(made.to_json()))
     for words in commands("deploy.md"):
         assert run([*words, "--quiet", "--image-size", "28"]) == 0
-    found = run_python("deploy.md")["found"]
-    assert set(found) == {"probabilities", "class", "l_bound", "calibrated_radius"}
+    outputs = run_python("deploy.md")["outputs"]
+    assert set(outputs) == {"probabilities", "class", "l_bound", "calibrated_radius"}
     assert "calibrated_radius (3,) of the average · conformal" in capsys.readouterr().out
 
 

@@ -169,3 +169,33 @@ def test_every_fence_says_whether_it_is_run(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert link.startswith("http") or (page.parent / link).exists(), link
+
+
+def test_the_files_to_open_exist() -> None:
+    table = (ROOT / "docs/architecture.md").read_text().split("## To change something")[1].split("\n## ")[0]
+    files = set(re.findall(r"`([a-z_/0-9]+(?:\.py|/))`", table))
+    assert len(files) > 20
+    assert not [file for file in sorted(files) if not (ROOT / "src/heatsmooth" / file).exists()]
+
+
+METHODS = {
+    "undefended": "undefended",
+    "**undefended, then `smooth`**": "bootcamp",
+    "RandomizedSmoothing": "gaussian",
+    "SmoothAdv": "smoothadv",
+    "adversarial training": "adversarial",
+    "**adversarial training, then `smooth`**": "adversarial-smoothed",
+}
+"""Rows of the README's table: the method in ``comparison.json``."""
+
+
+def test_the_table_of_the_readme_is_what_was_recorded() -> None:
+    text = (ROOT / "README.md").read_text().split("## Results")[1]
+    recorded = json.loads((ROOT / "results/cifar10-small/comparison.json").read_text())["methods"]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:7]
+    assert [row[0] for row in rows] == list(METHODS)
+    for name, clean, certified, _ in rows:
+        figures = recorded[METHODS[name]]
+        one_pass, average = (f"{100 * figures[kind]:.1f} %" for kind in ("one_pass_accuracy", "average_accuracy"))
+        assert clean in (one_pass, f"{one_pass} (average: {average})")
+        assert certified == " / ".join(f"{100 * figures[f'certified_at_{r}']:.1f}" for r in ("0", "0.25", "0.5")) + " %"

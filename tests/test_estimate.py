@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from heatsmooth.cli import run
+from heatsmooth.commands import estimate
+from heatsmooth.commands.line import run
 from heatsmooth.models import save
 from heatsmooth.results.certificates import read_certificates
-from heatsmooth.workflows import estimate
 from tests.conftest import tiny_classifier
 
 
@@ -22,7 +22,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def estimated(network: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, float]:
-    words = f"certify --estimate --data fashion-mini --from {network} --sigma 0.25 --quiet --json --device cpu"
+    words = f"estimate --data fashion-mini --from {network} --sigma 0.25 --quiet --json --device cpu"
     assert run([*words.split(), *more]) == 0
     found: dict[str, float] = json.loads(capsys.readouterr().out)
     return found
@@ -33,7 +33,7 @@ def test_samples_and_hours(network: Path, capsys: pytest.CaptureFixture[str]) ->
     found = estimated(network, capsys, "--images", "10", "--n", "1000", "--shard", "1/4", "--throughput", "100")
     assert found["samples"] == 10 * (1 + 100 + 1000)
     assert found["hours"] == pytest.approx(found["samples"] / found["samples_per_second"] / 3600, rel=0.01)
-    assert found["hours_a_shard"] == pytest.approx(found["hours"] * 3 / 10)
+    assert found["hours_per_shard"] == pytest.approx(found["hours"] * 3 / 10)
     assert found["device_hours_at_throughput"] == pytest.approx(11010 / 100 / 3600)
     assert "least_samples" not in found
     assert sorted(network.iterdir()) == before
@@ -59,7 +59,7 @@ def test_a_run_draws_as_many_samples_and_four_shards_merge_into_it(
 
 
 def test_what_cannot_be_is_refused(network: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = f"certify --estimate --data fashion-mini --from {network} --sigma 0.25 --quiet".split()
+    words = f"estimate --data fashion-mini --from {network} --sigma 0.25 --quiet".split()
     for more, message in ((["--throughput", "0"], "--throughput"), (["--n", "5"], "--n: expected enough")):
         assert run([*words, *more]) == 2
         assert message in capsys.readouterr().err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
 from heatsmooth.models import NetworkSpec, build
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

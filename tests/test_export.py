@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import heatsmooth as hs
-from heatsmooth import export
-from heatsmooth.calibrate import Calibration
-from heatsmooth.cli import run
-from heatsmooth.export import OnePass, export_onnx
+from heatsmooth import exporting as export
+from heatsmooth.calibration import Calibration
+from heatsmooth.commands.line import run
+from heatsmooth.exporting import OnePassNetwork, export_onnx
 from heatsmooth.models import load, model_hash, save
 from tests.conftest import Linear, tiny_classifier
 
@@ -81,7 +81,7 @@ def test_radii_follow_the_library_and_never_exceed_it(logits: list[float]) -> No
     linear = Linear(torch.zeros(5, 16))
     made = calibration(linear)
     probabilities = torch.tensor([logits]).softmax(1)
-    chosen, bound, radius = OnePass(linear, sigma=0.25, calibration=made).conclusions(probabilities)
+    chosen, bound, radius = OnePassNetwork(linear, sigma=0.25, calibration=made).conclusions(probabilities)
     exact = hs.l_bound(probabilities, sigma=0.25)[0]
     assert int(chosen) == int(probabilities.argmax())
     assert exact * (1 - 3e-7) <= float(bound) <= exact
@@ -95,9 +95,9 @@ def test_a_doubt_at_a_step_is_never_given_the_larger_radius() -> None:
     probabilities = torch.tensor([[0.75, 0.25], [0.5, 0.5], [1.0, 0.0]])
     at_step = calibration(linear, 2, ((0.25, 0.1), (1e-12, 0.4)))
     assert at_step.radius(probabilities).tolist() == [0.1, 0.0, 0.4]
-    radius = OnePass(linear, sigma=0.25, calibration=at_step).conclusions(probabilities)[2]
+    radius = OnePassNetwork(linear, sigma=0.25, calibration=at_step).conclusions(probabilities)[2]
     np.testing.assert_allclose(radius, [0.0, 0.0, 0.4], rtol=3e-7)
-    empty = OnePass(linear, sigma=0.25, calibration=calibration(linear, 2, ()))
+    empty = OnePassNetwork(linear, sigma=0.25, calibration=calibration(linear, 2, ()))
     assert empty.conclusions(probabilities)[2].tolist() == [0.0, 0.0, 0.0]
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_differs_is_not_written(
 ) -> None:
     """Were the exporter wrong, in the weights or in a constant, the check would see it."""
     right = export._onnx
-    wrong = OnePass(Linear(linear.weight.data + shift * torch.eye(5, 16)), sigma=sigma)
+    wrong = OnePassNetwork(Linear(linear.weight.data + shift * torch.eye(5, 16)), sigma=sigma)
     monkeypatch.setattr(export, "_onnx", lambda _, *others: right(wrong, *others))
     with pytest.raises(hs.InputError, match=message):
         export_onnx(linear, tmp_path / "m.onnx", torch.rand(2, 1, 4, 4), sigma=0.25)
@@ -159,9 +159,9 @@ def test_a_file_that_differs_is_not_written(
 def test_wrong_settings_are_refused(linear: Linear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, images = tmp_path / "m.onnx", torch.rand(1, 1, 4, 4)
     for sigma in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(hs.InputError, match="--sigma: expected a positive number"):
+        with pytest.raises(hs.InputError, match="`sigma`: expected a positive number"):
             export_onnx(linear, file, images, sigma=sigma)
-    with pytest.raises(hs.InputError, match=r"--sigma: expected 0\.25, with which the model was calibrated, got 0\.5"):
+    with pytest.raises(hs.InputError, match=r"`sigma`: expected 0\.25, with which the model was calibrated, got 0\.5"):
         export_onnx(linear, file, images, sigma=0.5, calibration=calibration(linear))
     with pytest.raises(hs.InputError, match="takes images of 1×5×5"):
         export_onnx(linear, file, torch.rand(1, 1, 5, 5), sigma=0.25)
@@ -259,7 +259,7 @@ def test_logits_that_are_not_finite_give_no_radius(value: float, linear: Linear,
     model.value = value
     made = calibration(model, steps=((1.0, 0.05), (0.3, 0.11)))
     outputs = ("probabilities", "class", "l_bound", "calibrated_radius")
-    one_pass = OnePass(model, sigma=0.25, calibration=made).eval()
+    one_pass = OnePassNetwork(model, sigma=0.25, calibration=made).eval()
     (tmp_path / "m.onnx").write_bytes(export._onnx(one_pass, torch.rand(7, 1, 4, 4), outputs, {}))
     images = torch.rand(4, 1, 4, 4) / 2
     images[1, 0, 0, 0] = images[3, 0, 0, 0] = 0.75
@@ -275,12 +275,12 @@ def test_logits_that_are_not_finite_give_no_radius(value: float, linear: Linear,
 def test_a_file_that_gives_a_radius_to_no_image_is_not_written(
     linear: Linear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Careless(OnePass):
+    class Careless(OnePassNetwork):
         def forward(self, images: Tensor) -> tuple[Tensor, ...]:
             probabilities = self.model(images).softmax(1)
             return probabilities, *self.conclusions(probabilities)
 
-    monkeypatch.setattr(export, "OnePass", Careless)
+    monkeypatch.setattr(export, "OnePassNetwork", Careless)
     model = Squashed(linear.weight.data)
     with pytest.raises(hs.InputError, match="expected radii of 0 for images with NaN"):
         export_onnx(model, tmp_path / "m.onnx", torch.rand(1, 1, 4, 4), sigma=0.25)

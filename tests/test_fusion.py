@@ -39,6 +39,23 @@ def test_relu_is_fused_into_the_convolution_before_it_where_nothing_else_needs_t
     torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_this_torch_still_fuses_batch_norm_and_relu_with_the_convolution() -> None:
+    """Fails when a new torch silently loses the fused kernel: outputs would agree, only slower."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    model, x = nn.Sequential(block, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval(), torch.rand(10, 3, 8, 8)
+    fast = for_inference(model, x)
+    nodes = cast("fx.GraphModule", fast).graph.nodes
+    called = [type(fast.get_submodule(str(node.target))) for node in nodes if node.op == "call_module"]
+    assert called == [FusedConvolution, nn.AdaptiveAvgPool2d, nn.Flatten]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, torch.inference_mode():
+        fast(x)
+    operations = {event.key for event in profile.key_averages()}
+    assert "mkldnn::_convolution_pointwise" in operations
+    assert not {"aten::relu", "aten::batch_norm", "aten::conv2d"} & operations
+
+
 class SamePadding(nn.Conv2d):
     """As EfficientNet's: zeros around the image by a module of its own, more on the right and below."""
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from heatsmooth.comparing import gains as module
+from heatsmooth.comparing.gains import gains, ratios, shares_differ
 from heatsmooth.errors import InputError
 from heatsmooth.results.certificates import Certificate
-from heatsmooth.workflows import gains as module
-from heatsmooth.workflows.gains import gains, ratios, shares_differ
+from heatsmooth.results.comparison import Change, Ratio
 from tests.conftest import certificate_of
 
 Runs = dict[str, list[Certificate]]
@@ -21,7 +22,7 @@ def record(index: int, radius: float, *, right: bool = True) -> Certificate:
     return certificate_of(index=index, label=label, radius=radius, clean_probabilities=(0.2, 0.5, 0.3))
 
 
-def measured(runs: Runs, monkeypatch: pytest.MonkeyPatch, **how: Any) -> dict[str, dict[str, Any]]:
+def measured(runs: Runs, monkeypatch: pytest.MonkeyPatch, **how: Any) -> dict[str, Change]:
     monkeypatch.setattr(module, "read_certificates", lambda directory: runs[directory.name])
     before, after = ([Path(name) for name in sorted(runs) if name.startswith(kind)] for kind in ("before", "later"))
     return gains(before, after, **how)
@@ -32,14 +33,14 @@ def test_twice_every_radius_is_a_factor_of_two_without_doubt(monkeypatch: pytest
     runs = {name: [record(i, k * r) for i, r in enumerate(radii)] for name, k in (("before", 1.0), ("later", 2.0))}
     found = measured(runs, monkeypatch)
     for name in ("average_certified_radius", "median_certified_radius"):
-        assert found[name]["before"] == pytest.approx(0.3)
-        assert found[name]["factor"] == pytest.approx(2)
-        assert found[name]["factor_interval"] == pytest.approx([2, 2])
-        low, high = found[name]["difference_interval"]
-        assert found[name]["difference"] == pytest.approx(0.3)
+        assert found[name].before == pytest.approx(0.3)
+        assert found[name].factor == pytest.approx(2)
+        assert found[name].factor_interval == pytest.approx([2, 2])
+        low, high = found[name].difference_interval
+        assert found[name].difference == pytest.approx(0.3)
         assert low < 0.3 < high
     reach = 1.959964 * 2**0.5 / 43
-    assert found["one_pass_accuracy"]["difference_interval"] == pytest.approx([-reach, reach], abs=1e-6)
+    assert found["one_pass_accuracy"].difference_interval == pytest.approx([-reach, reach], abs=1e-6)
 
 
 def test_seeds_are_averaged_and_images_drawn_anew_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,16 +50,16 @@ def test_seeds_are_averaged_and_images_drawn_anew_for_all_of_them(monkeypatch: p
         for seed in (0, 1)
     }
     found = measured(runs, monkeypatch)["average_certified_radius"]
-    assert (found["before"], found["after"], found["difference_interval"]) == (1.5, 3.5, [2, 2])
+    assert (found.before, found.after, found.difference_interval) == (1.5, 3.5, (2, 2))
 
 
 def test_wrong_classes_count_nothing_and_nothing_divides_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {"before": [record(i, 0.2, right=i == 0) for i in range(30)], "later": [record(i, 0.2) for i in range(30)]}
     found = measured(runs, monkeypatch)
-    assert found["average_certified_radius"]["before"] == pytest.approx(0.2 / 30)
-    assert found["average_certified_radius"]["factor"] is None
-    assert found["one_pass_accuracy"]["before"] == pytest.approx(1 / 30)
-    assert measured(runs, monkeypatch, top_k=3)["one_pass_accuracy"]["before"] == 1
+    assert found["average_certified_radius"].before == pytest.approx(0.2 / 30)
+    assert found["average_certified_radius"].factor is None
+    assert found["one_pass_accuracy"].before == pytest.approx(1 / 30)
+    assert measured(runs, monkeypatch, top_k=3)["one_pass_accuracy"].before == 1
 
 
 def test_ratios_are_of_every_method_to_every_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +67,13 @@ def test_ratios_are_of_every_method_to_every_other(monkeypatch: pytest.MonkeyPat
     runs = {name: [record(i, k * r) for i, r in enumerate(radii)] for name, k in times.items()}
     monkeypatch.setattr(module, "read_certificates", lambda directory: runs[directory.name])
     found = ratios({name: [Path(name)] for name in runs}, runs)
-    twice = {"factor": pytest.approx(2), "factor_interval": pytest.approx([2, 2]), "by_seed": [pytest.approx(2)]}
-    assert found["twice"]["one"] == twice
-    assert found["one"]["twice"]["factor"] == pytest.approx(0.5)
-    assert found["never"]["one"]["factor"] == 0
-    assert found["one"]["never"] == {"factor": None, "factor_interval": None, "by_seed": [None]}
+    twice = found["twice"]["one"]
+    assert twice.factor == pytest.approx(2)
+    assert twice.factor_interval == pytest.approx((2, 2))
+    assert twice.by_seed == pytest.approx((2,))
+    assert found["one"]["twice"].factor == pytest.approx(0.5)
+    assert found["never"]["one"].factor == 0
+    assert found["one"]["never"] == Ratio(factor=None, factor_interval=None, by_seed=(None,))
     assert {name: set(others) for name, others in found.items()} == {name: set(runs) - {name} for name in runs}
 
 
@@ -89,7 +92,7 @@ def test_the_interval_holds_about_as_often_as_it_says(monkeypatch: pytest.Monkey
         runs = {
             name: [record(i, r) for i, r in enumerate(radii)] for name, radii in (("before", first), ("later", second))
         }
-        low, high = measured(runs, monkeypatch, seed=seed)["average_certified_radius"]["difference_interval"]
+        low, high = measured(runs, monkeypatch, seed=seed)["average_certified_radius"].difference_interval
         held += low <= 0.1 <= high
     assert 0.88 <= held / 200 <= 0.99
 

@@ -22,9 +22,9 @@ from heatsmooth.models import for_inference, load_state, save
 from heatsmooth.models.inference import TOLERANCE
 from heatsmooth.noise import Draw
 from heatsmooth.results.certificates import read_certificates
-from heatsmooth.training import Batch
-from heatsmooth.training.batches import Place, SetFeed
-from heatsmooth.training.heat import Heat, heat_smoothing
+from heatsmooth.training.batches import Batch, Place, SetFeed
+from heatsmooth.training.heat import heat_smoothing
+from heatsmooth.training.settings import Heat
 from tests.conftest import tiny_classifier
 
 CPU, CUDA = "cpu", "cuda"

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from heatsmooth.models import Classifier, NetworkSpec, copy_of, model_hash, normalising_deviation
 from heatsmooth.noise import Draw
-from heatsmooth.training import Batch, Heat, LoaderFeed, heat_smoothing, preset, smooth
-from heatsmooth.training.heat import ESTIMATORS, PENALISED
-from heatsmooth.training.methods import Teacher
+from heatsmooth.training.batches import Batch, LoaderFeed
+from heatsmooth.training.execution import Teacher
+from heatsmooth.training.heat import ESTIMATORS, PENALISED, heat_smoothing
+from heatsmooth.training.methods import smooth
+from heatsmooth.training.settings import Heat, preset
 from tests.conftest import Linear, tiny_classifier
 
 SIGMA = 0.25

@@ -63,7 +63,7 @@ def test_weights_of_another_file_and_random_ones(tmp_path: Path) -> None:
     x = torch.rand(2, 1, 28, 28)
     torch.testing.assert_close(own(x), load(path)(x))
     assert build(NetworkSpec(f"hf:{path}", classes=7, channels=3)).eval()(torch.rand(2, 3, 32, 32)).shape == (2, 7)
-    with pytest.raises(InputError, match="says its network itself"):
+    with pytest.raises(InputError, match="states its network itself"):
         load(path, model="small")
 
 
@@ -112,7 +112,7 @@ def test_the_size_is_the_processors(tmp_path: Path, said: dict[str, Any], size: 
 
 def test_what_would_be_made_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = saved_resnet(tmp_path / "plain", None)
-    with pytest.raises(InputError, match="--mean and --std"):
+    with pytest.raises(InputError, match="`mean` and `std`"):
         load(plain)
     assert load(plain, mean=(0.0,)).spec.std == (1.0,)
     with pytest.raises(InputError, match="expected image_mean"):

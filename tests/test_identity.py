@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth import InputError
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
 from heatsmooth.identity import Identity, first_difference, network_settings, recorded_identity
 from heatsmooth.models import Classifier, NetworkSpec, build, for_inference, identify, is_known_as, model_hash, save
 from heatsmooth.models.probes import probe_images
@@ -47,7 +47,7 @@ def buffered(): return Net(hidden=0.1)
 """
 CERTIFY = "certify --data npz:i.npz --sigma 0.25 --n 50 --n0 10 --quiet --device cpu"
 CALIBRATE = "calibrate --certificates c --epsilon 0.4 --out"
-ONE_PASS = "certify --one-pass --model alike:a --data npz:i.npz --quiet --device cpu"
+ONE_PASS = "one-pass --model alike:a --data npz:i.npz --quiet --device cpu"
 
 
 @pytest.fixture
@@ -321,6 +321,6 @@ def test_parts_of_two_networks_that_were_copied_together_are_refused(
         shutil.copy(file, "a")
     capsys.readouterr()
     assert run(["calibrate", "--certificates", "a", "--epsilon", "0.4", "--from", "alike:a", "--out", "out"]) == 2
-    assert "expected a part of one run, got another" in capsys.readouterr().err
+    assert "expected parts of one run, got parts with other settings" in capsys.readouterr().err
     assert run(["report", "a", "--out", "page.html"]) == 2
     assert "parts with other settings" in capsys.readouterr().err

@@ -54,7 +54,7 @@ def test_folders_name_the_classes(tmp_path: Path) -> None:
 )
 def test_what_is_no_index_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match="--class-index"):
+    with pytest.raises(InputError, match="`class_index`"):
         read_class_index(tmp_path / name)
 
 
@@ -62,5 +62,5 @@ def test_images_without_a_class_are_refused(tmp_path: Path) -> None:
     (tmp_path / "i.txt").write_text("dog\ncat\n")
     with pytest.raises(InputError, match=r"got 1 not in it \(first: cow/1\.png\)"):
         read_class_index(tmp_path / "i.txt").label([tmp_path / "cow/1.png", tmp_path / "dog/2.png"], tmp_path)
-    with pytest.raises(InputError, match="--class-index"):
+    with pytest.raises(InputError, match="`class_index`"):
         read_class_index(tmp_path / "none.txt")

@@ -19,8 +19,10 @@ from heatsmooth.data import ImageSet
 from heatsmooth.device import accelerator
 from heatsmooth.models import load_state, model_hash
 from heatsmooth.progress import Progress, silent
-from heatsmooth.training import Batch, LoaderFeed, Plan, fit, smooth
-from heatsmooth.training.loop import STATE_FILE
+from heatsmooth.training.batches import Batch, LoaderFeed
+from heatsmooth.training.loop import STATE_FILE, fit
+from heatsmooth.training.methods import smooth
+from heatsmooth.training.settings import Plan, Saving
 from tests.conftest import Linear
 
 COMMAND = [sys.executable, "-m", "heatsmooth"]
@@ -168,7 +170,7 @@ def exploding(student: nn.Module, batch: Batch) -> dict[str, Tensor]:
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(tmp_path: Path) -> None:
     images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
     student = Linear(torch.randn(5, 16))
-    with pytest.raises(InputError, match=r"finite loss at step 7.*lower --lr"):
+    with pytest.raises(InputError, match=r"finite loss at step 7.*lower `lr`"):
         fit(
             student,
             exploding,
@@ -176,7 +178,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(tmp_path:
             Plan(),
             accelerator=accelerator("cpu"),
             out=tmp_path,
-            checkpoint_seconds=0,
+            saving=Saving(checkpoint_seconds=0),
         )
     tensors, at = load_state(tmp_path / STATE_FILE)
     assert (at["stage"], at["step"]) == (0, 7)
@@ -202,7 +204,7 @@ def fitted(objective: SpoiledAt, out: Path | None, progress: Progress = silent, 
     student = Linear(torch.randn(5, 16))
     images = [torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
     feed, processes = LoaderFeed(images, 0), accelerator("cpu")
-    settings: dict[str, Any] = {"out": out, "progress": progress, "checkpoint_seconds": seconds}
+    settings: dict[str, Any] = {"out": out, "progress": progress, "saving": Saving(checkpoint_seconds=seconds)}
     fit(student, objective, feed, Plan(), accelerator=processes, **settings)
     return student
 
@@ -226,7 +228,7 @@ def test_weights_that_end_not_finite_are_an_error_and_the_run_goes_on_from_the_l
 
 def test_weights_that_end_not_finite_are_an_error_without_a_checkpoint_too(tmp_path: Path) -> None:
     for out in (None, tmp_path):
-        with pytest.raises(InputError, match=r"finite weights after step 10, got NaN or infinity in .*; lower --lr"):
+        with pytest.raises(InputError, match=r"finite weights after step 10, got NaN or infinity in .*; lower `lr`"):
             fitted(SpoiledAt(9), out, seconds=1000)
     assert not (tmp_path / STATE_FILE).exists()
 
@@ -240,7 +242,14 @@ def test_smooth_never_returns_an_older_state_as_its_result(tmp_path: Path, monke
     for out in (tmp_path, None):
         spoiled.times = 1
         with pytest.raises(InputError, match="expected finite weights after step 10"):
-            smooth(Linear(torch.randn(5, 16)), images, sigma=0.25, device="cpu", out=out, checkpoint_seconds=0)
+            smooth(
+                Linear(torch.randn(5, 16)),
+                images,
+                sigma=0.25,
+                device="cpu",
+                out=out,
+                saving=Saving(checkpoint_seconds=0),
+            )
 
 
 @pytest.mark.parametrize(
@@ -258,8 +267,7 @@ def test_a_loss_that_is_not_finite_is_named_when_it_is_logged_or_saved(
             Plan(),
             accelerator=accelerator("cpu"),
             out=tmp_path,
-            checkpoint_seconds=checkpoint_seconds,
-            log_every=log_every,
+            saving=Saving(checkpoint_seconds=checkpoint_seconds, log_every=log_every),
         )
     state = tmp_path / STATE_FILE
     assert (load_state(state)[1]["step"] if state.exists() else None) == last_good
@@ -289,7 +297,15 @@ def test_terms_are_fetched_once_a_record_and_are_those_of_every_step(
     monkeypatch.setattr(torch.Tensor, "tolist", noted)
     images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
     student = Linear(torch.randn(5, 16))
-    fit(student, objective, LoaderFeed(images, 0), Plan(), accelerator=accelerator("cpu"), out=tmp_path, log_every=4)
+    fit(
+        student,
+        objective,
+        LoaderFeed(images, 0),
+        Plan(),
+        accelerator=accelerator("cpu"),
+        out=tmp_path,
+        saving=Saving(log_every=4),
+    )
     assert fetched == [8, 8, 4]
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in metrics] == [3, 7, 9]
@@ -307,12 +323,17 @@ def test_a_run_continued_amid_a_record_has_the_same_metrics(tmp_path: Path) -> N
 
     images = [torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
     model = Linear(torch.randn(5, 16))
-    how: dict[str, Any] = {"sigma": 0.25, "device": "cpu", "log_every": 4}
+    how: dict[str, Any] = {"sigma": 0.25, "device": "cpu", "saving": Saving(log_every=4)}
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()
     expected = smooth(model, images, out=tmp_path / "whole", **how)
     with pytest.raises(OSError, match="broken"):
-        smooth(model, Breaking(images), out=tmp_path / "broken", checkpoint_seconds=0, **how)
+        smooth(
+            model,
+            Breaking(images),
+            out=tmp_path / "broken",
+            **how | {"saving": Saving(checkpoint_seconds=0, log_every=4)},
+        )
     found = smooth(model, images, out=tmp_path / "broken", **how)
     assert model_hash(found) == model_hash(expected)
     curves = []
@@ -338,7 +359,7 @@ def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:
     images = [torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
     expected = smooth(network(), images, sigma=0.25, device="cpu", out=None)
     with pytest.raises(OSError, match="broken"):
-        smooth(network(), Breaking(images), sigma=0.25, device="cpu", out=tmp_path, checkpoint_seconds=0)
+        smooth(network(), Breaking(images), sigma=0.25, device="cpu", out=tmp_path, saving=Saving(checkpoint_seconds=0))
     assert load_state(tmp_path / STATE_FILE)[1]["step"] == 6
     found = smooth(network(), images, sigma=0.25, device="cpu", out=str(tmp_path))
     assert model_hash(found) == model_hash(expected)
@@ -365,7 +386,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(parts: int) -> None:
     for expected, found, start in zip(whole.parameters(), split.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         assert not torch.allclose(found, start, atol=1e-4)
-    with pytest.raises(InputError, match="--accumulate: expected a divisor of the 16 images"):
+    with pytest.raises(InputError, match="`accumulate`: expected a divisor of the 16 images"):
         smooth(model, images, sigma=0.25, batch_size=16, device="cpu", accumulate=3)
 
 

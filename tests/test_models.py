@@ -88,7 +88,7 @@ def test_a_state_dict_of_another_tool(tmp_path: Path, wrapped: bool, nested: boo
     torch.save({"epoch": 3, "state_dict": state} if nested else state, tmp_path / "w.pt")
     again = load(tmp_path / "w.pt", model="small", mean=(0.5,), std=(0.25,))
     assert model_hash(again) == model_hash(model)
-    with pytest.raises(InputError, match="expected --model"):
+    with pytest.raises(InputError, match="expected `model`"):
         load(tmp_path / "w.pt")
 
 
@@ -177,11 +177,11 @@ def test_code_is_imported_only_where_the_user_names_it(tmp_path: Path, monkeypat
     model = build(NetworkSpec("mynets:net"))
     assert count_classes(model, torch.rand(1, 1, 4, 4)) == 4
     save(model, tmp_path / "m.safetensors")
-    with pytest.raises(InputError, match="only where you name it"):
+    with pytest.raises(InputError, match="only if you name it"):
         load(tmp_path / "m.safetensors")
     assert model_hash(load(tmp_path / "m.safetensors", model="mynets:net")) == model_hash(model)
     for name in ("mynets:bad", "mynets:nothing", "no.such:thing", "unknown"):
-        with pytest.raises(InputError, match="--model"):
+        with pytest.raises(InputError, match="`model`"):
             build(NetworkSpec(name))
 
 

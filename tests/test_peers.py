@@ -89,7 +89,7 @@ def test_what_would_mislead_is_refused(linear: Linear, images: torch.Tensor, mon
         with pytest.raises(InputError, match="evaluation mode"):
             make(linear.train())
     linear.eval()
-    with pytest.raises(InputError, match="sigma: expected"):
+    with pytest.raises(InputError, match="`sigma`: expected"):
         art_smoothing(linear, images, sigma=0)
     with pytest.raises(InputError, match="takes images of 1×5×5"):
         art_classifier(linear, torch.rand(1, 1, 5, 5))

@@ -11,18 +11,19 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from heatsmooth import InputError
-from heatsmooth.calibrate import Calibration
+from heatsmooth import InputError, predicting
+from heatsmooth.calibration import Calibration
 from heatsmooth.certification.sampling import CHUNK
 from heatsmooth.certification.settings import Settings
-from heatsmooth.cli import run
+from heatsmooth.commands.inputs import Images, Network
+from heatsmooth.commands.line import run
+from heatsmooth.commands.one_pass import OnePass
 from heatsmooth.models import model_hash, save
-from heatsmooth.serving import Subject
+from heatsmooth.predicting import predict
+from heatsmooth.results.predictions import PredictionSettings
+from heatsmooth.results.schema import to_json
+from heatsmooth.serving import ServedNetwork
 from heatsmooth.serving.studies import certifying
-from heatsmooth.workflows import certify
-from heatsmooth.workflows.calibrate import one_pass_run
-from heatsmooth.workflows.certify import predict_images
-from heatsmooth.workflows.inputs import Images, Network
 from tests.conftest import tiny_classifier
 
 NETWORKS = """
@@ -80,13 +81,13 @@ def test_networks_that_mix_the_images_of_a_batch_are_refused(
 def test_a_file_is_told_the_same_whatever_is_beside_it(networks: str, in_tmp: Path) -> None:
     """Also for a network that takes any size: then each file is cropped to its own."""
     files = pictures(in_tmp, [16, 20, 20, 12, 16])
-    asked: dict[str, Any] = {"sigma": 0.25, "noise_samples": 60, "seed": 3, "alpha": 0.3, "device": "cpu"}
-    network = Network(Path(f"{networks}:Pooled"))
-    together = predict_images(network=network, files=[*files, files[1]], **asked)
+    asked = PredictionSettings(sigma=0.25, noise_samples=60, seed=3, alpha=0.3)
+    network = Network(source=Path(f"{networks}:Pooled")).load()
+    together = [to_json(row) for row in predict(network, [*files, files[1]], asked).predictions]
     assert [row["image"] for row in together] == [str(file) for file in [*files, files[1]]]
     assert together[-1]["average_class"] == together[1]["average_class"]
     for file, among_others in zip(files, together, strict=False):
-        (alone,) = predict_images(network=network, files=[file], **asked)
+        alone = to_json(predict(network, [file], asked).predictions[0])
         assert alone.pop("probability") == pytest.approx(among_others.pop("probability"), rel=1e-5)
         assert alone.pop("l_bound") == pytest.approx(among_others.pop("l_bound"), abs=1.01e-4)
         assert alone == among_others
@@ -113,10 +114,11 @@ def test_memory_does_not_grow_with_the_number_of_files(in_tmp: Path, monkeypatch
         nonlocal largest
         largest = max(largest, len(given[0]))
 
-    monkeypatch.setattr(certify, "read_image", read)
-    monkeypatch.setattr(certify, "usual_size", lambda _: 28)
+    monkeypatch.setattr(predicting, "read_image", read)
+    monkeypatch.setattr(predicting, "usual_size", lambda _: 28)
     with torch.nn.modules.module.register_module_forward_pre_hook(count):
-        rows = predict_images(network=Network(in_tmp), files=[Path(str(i)) for i in range(4 * CHUNK + 1)], sigma=0.25)
+        files = [str(i) for i in range(4 * CHUNK + 1)]
+        rows = predict(Network(source=in_tmp).load(), files, PredictionSettings(sigma=0.25)).predictions
     assert len(rows) == 4 * CHUNK + 1
     assert largest == CHUNK
     assert most <= 2 * CHUNK
@@ -128,9 +130,9 @@ def calibrated(networks: str, kind: str, folder: Path) -> tuple[list[Path], Netw
     with Image.open(files[1]) as image:
         image.putpixel((0, 0), (255, 255, 255))
         image.save(files[1])
-    network = Network(folder / kind, model=f"{networks}:{kind}")
+    network = Network(source=folder / kind, model=f"{networks}:{kind}")
     (folder / kind).mkdir()
-    save(Network(Path(f"{networks}:{kind}")).load(), folder / kind / "model.safetensors")
+    save(Network(source=Path(f"{networks}:{kind}")).load(), folder / kind / "model.safetensors")
     made = Calibration(((0.9, 0.2), (0.5, 0.4)), 4, 0.05, 0.001, 0.25, 100, 200, model_hash=model_hash(network.load()))
     (folder / kind / "calibration.json").write_text(json.dumps(made.to_json()))
     return files, network
@@ -162,18 +164,19 @@ def test_one_pass_radii_need_finite_logits(networks: str, in_tmp: Path) -> None:
     files, network = calibrated(networks, "Overflowing", in_tmp)
     images = np.stack([np.asarray(Image.open(file)) for file in files])
     np.savez(in_tmp / "i.npz", images=images, labels=np.array([0, 0, 0]))
-    one_pass_run(network=network, images=Images(f"npz:{in_tmp}/i.npz"), out=in_tmp / "out", device="cpu")
+    images_file = Images(data=f"npz:{in_tmp}/i.npz")
+    OnePass(network=network, images=images_file, out=in_tmp / "out", device="cpu").run()
     rows = [json.loads(line) for line in (in_tmp / "out/one_pass.jsonl").read_text().splitlines()]
     assert [(row["radius"], row["abstain"]) for row in rows] == [(0.2, False), (0.0, True), (0.2, False)]
     assert rows[1]["class"] is None
     _, dependent = calibrated(networks, "dependent", in_tmp)
     with pytest.raises(InputError, match="expected logits of an image that do not depend on its batch"):
-        one_pass_run(network=dependent, images=Images(f"npz:{in_tmp}/i.npz"), out=in_tmp / "other", device="cpu")
+        OnePass(network=dependent, images=images_file, out=in_tmp / "other", device="cpu").run()
 
 
 def test_serve_tells_of_logits_that_are_not_finite_instead_of_a_radius(networks: str, in_tmp: Path) -> None:
-    model = Network(Path(f"{networks}:Overflowing")).load().eval()
-    subject = Subject(model, Settings(0.25, n=100, adaptive=True), seed=0, shape=(3, 16, 16))
+    model = Network(source=Path(f"{networks}:Overflowing")).load().eval()
+    subject = ServedNetwork(model, Settings(0.25, n=100, adaptive=True), seed=0, shape=(3, 16, 16))
     assert next(certifying(subject, torch.zeros(3, 16, 16), 0))["l_bound"]["radius"] > 0  # type: ignore[index]
     with pytest.raises(InputError, match="expected finite logits, got NaN or infinity"):
         next(certifying(subject, torch.ones(3, 16, 16), 0))

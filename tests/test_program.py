@@ -10,7 +10,7 @@ from torch import nn
 
 import heatsmooth as hs
 from heatsmooth import InputError
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
 from heatsmooth.models import for_inference, load, model_hash
 from tests.conftest import tiny_classifier
 

@@ -112,9 +112,9 @@ def test_l_bound_of_arrays_and_tensors() -> None:
         np.testing.assert_allclose(l_bound(v.to(torch.bfloat16), sigma=0.25, k=k), expected, atol=2e-3)
     assert l_bound(v, sigma=0.25).dtype == np.float64
     assert l_bound(v[0], sigma=0.25).shape == ()
-    with pytest.raises(InputError, match=r"probabilities: expected numbers from 0 to 1, got .*; take the softmax"):
+    with pytest.raises(InputError, match=r"`probabilities`: expected numbers from 0 to 1, got .*; take the softmax"):
         l_bound(logits, sigma=0.25)
-    with pytest.raises(InputError, match="k: expected 1 to 4 for 5 classes, got 5"):
+    with pytest.raises(InputError, match="`k`: expected 1 to 4 for 5 classes, got 5"):
         l_bound(v, sigma=0.25, k=5)
 
 
@@ -222,22 +222,22 @@ def test_a_printed_radius_is_no_more_than_the_computed_one(radius: float, digits
 
 def test_round_down_of_arrays() -> None:
     assert round_down(np.array([[0.1239, np.inf], [0.0, 5e-324]]), 3).tolist() == [[0.123, np.inf], [0.0, 0.0]]
-    with pytest.raises(InputError, match=r"digits: expected radii below 1000 for 12, got more; ask for fewer digits"):
+    with pytest.raises(InputError, match=r"`digits`: expected radii below 1000 for 12, got more; use fewer digits"):
         round_down(1000.0, 12)
-    with pytest.raises(InputError, match="radius: expected radii of 0 or more, got nan"):
+    with pytest.raises(InputError, match="`radius`: expected radii of 0 or more, got nan"):
         round_down([0.1, np.nan], 3)
 
 
 @pytest.mark.parametrize("sigma", [0, -1, np.nan, np.inf])
 def test_sigma_must_be_positive(sigma: float) -> None:
-    with pytest.raises(InputError, match=r"sigma: expected a positive number, got .*; sigma is in"):
+    with pytest.raises(InputError, match=r"`sigma`: expected a positive number, got .*; `sigma` is in"):
         one_sided_radius(0.9, sigma=sigma)
 
 
 def test_bounds_must_be_probabilities() -> None:
-    with pytest.raises(InputError, match=r"lower: expected numbers from 0 to 1, got 1\.5"):
+    with pytest.raises(InputError, match=r"`lower`: expected numbers from 0 to 1, got 1\.5"):
         one_sided_radius(1.5, sigma=1)
-    with pytest.raises(InputError, match="rival: expected numbers from 0 to 1, got nan"):
+    with pytest.raises(InputError, match="`rival`: expected numbers from 0 to 1, got nan"):
         two_sided_radius(0.5, np.nan, sigma=1)
 
 
@@ -246,5 +246,5 @@ def test_the_l_bound_of_logits_that_are_not_finite_is_0() -> None:
     rows = [[0.7, 0.2, 0.1], [np.nan] * 3, [np.nan, 0.9, 0.1]]
     assert l_bound(rows, sigma=0.25).round(4).tolist() == [0.1567, 0.0, 0.0]
     assert l_bound([np.nan] * 3, sigma=0.25, k=2) == 0
-    with pytest.raises(InputError, match="probabilities: expected numbers from 0 to 1, got inf"):
+    with pytest.raises(InputError, match="`probabilities`: expected numbers from 0 to 1, got inf"):
         l_bound([np.inf, 0.0, 0.0], sigma=0.25)

@@ -106,7 +106,7 @@ def test_an_image_has_one_certificate(tmp_path: Path) -> None:
     directory = written(tmp_path / "certificates-1-of-2.jsonl", CERTIFICATE, CERTIFICATE | other)
     assert len(read_certificates(directory)) == 1
     written(tmp_path / "certificates-2-of-2.jsonl", CERTIFICATE | {"counts": [9, 91]})
-    with pytest.raises(InputError, match="a second, other one of image 3"):
+    with pytest.raises(InputError, match="a second, different one for image 3"):
         read_certificates(directory)
 
 

@@ -18,14 +18,16 @@ from scipy import special
 
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError
-from heatsmooth.report import build_report
-from heatsmooth.report.chart import Chart, Series
-from heatsmooth.report.figures import certified_charts, probability_chart
-from heatsmooth.report.naming import Names
-from heatsmooth.report.pdf import pdf
-from heatsmooth.report.sources import read_sources
-from heatsmooth.report.tables import Column, Table, latex, markdown
+from heatsmooth.reporting import build_report
+from heatsmooth.reporting.chart import Chart, Series
+from heatsmooth.reporting.figures import certified_charts, probability_charts
+from heatsmooth.reporting.naming import Names
+from heatsmooth.reporting.page import ReportResult
+from heatsmooth.reporting.pdf import pdf
+from heatsmooth.reporting.sources import read_sources
+from heatsmooth.results.comparison import Timing
 from heatsmooth.statistics.bounds import clopper_pearson_lower
+from heatsmooth.table import Column, Table
 
 PUBLISHED = Path(__file__).parents[2] / "shared/data/cohen-logs"
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
@@ -57,7 +59,8 @@ def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
 
 def write_training(path: Path, command: str, model: str, *, accuracy: float, noisy: float, **settings: Any) -> Path:
     data = {"name": "fashion-mini/train", "images": 5000, "shape": [1, 28, 28], "rule": "all", "fingerprint": "ab12"}
-    summary = {"accuracy": accuracy, "accuracy_under_noise": noisy, "test_images": 1000}
+    summary = {"command": command, "out": str(path), "accuracy": accuracy, "accuracy_under_noise": noisy}
+    summary |= {"test_images": 1000, "seconds": 75.0}
     if command == "smooth":
         summary |= {"teacher_accuracy": 0.871, "teacher_accuracy_under_noise": 0.352}
     write_run(path, command, {"data": data, **settings}, model_hash=model, summary=summary)
@@ -173,6 +176,7 @@ AUDIT = {
     "alpha": 0.001,
     "images": 500,
     "n": 1000,
+    "seed": 0,
     "agreement": {"count": 471, "images": 500, "share": 0.942, "interval": [0.918, 0.961]},
     "approximation": {
         "self": {"mean": 0.083, "interval": [0.078, 0.089], "median": 0.05, "largest": 0.61},
@@ -182,7 +186,12 @@ AUDIT = {
     "network_attacks": {
         "inside_l_bound": {"attacked": 400, "broken": 3, "share": 0.0075, "interval": [0.0015, 0.0218]},
         "inside_average_radius": {"attacked": 400, "broken": 31, "share": 0.0775, "interval": [0.053, 0.108]},
-        "surviving_fraction": {"share": 0.99, "fraction": 0.62},
+        "surviving_fraction": {
+            "share": 0.99,
+            "fraction": 0.62,
+            "images": 400,
+            "basis": "attack: empirical, these images and attacks only",
+        },
     },
     "lipschitz": {"found": 1.9, "assumed": 1.596, "ratio": 1.19},
     "verdict": {"kind": "caution", "text": "The average keeps its certificate; one pass does not always follow it."},
@@ -207,9 +216,19 @@ def write_story(root: Path, images: int = 400) -> Path:
         )
     write_run(root / "audit", "audit", {"model": heat}, model_hash=heat)
     (root / "audit/audit.json").write_text(json.dumps(AUDIT))
-    (root / "timing.json").write_text(
-        json.dumps({"one_pass_seconds": 0.004, "stochastic_seconds": 0.33, "plain_seconds": 0.8, "samples": 100})
+    timing = Timing(
+        one_pass_seconds=0.004,
+        stochastic_seconds=0.33,
+        plain_seconds=0.8,
+        plain_one_pass_seconds=0.006,
+        samples=100,
+        images=20,
+        threads=2,
+        agreement=0.95,
+        commit=None,
+        hardware={},
     )
+    timing.write(root / "timing.json")
     return root
 
 
@@ -230,25 +249,25 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReportResult, str, Path]:
     root = tmp_path_factory.mktemp("story")
     summary = build_report([write_story(root / "runs")], root / "report.html", tables=root / "tables")
     return summary, (root / "report.html").read_text(), root
 
 
 def test_a_report_needs_no_torch(tmp_path: Path) -> None:
-    code = "import sys, heatsmooth.report; assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)"
+    code = "import sys, heatsmooth.reporting; assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_study_is_told_whole(story: tuple[dict[str, Any], str, Path]) -> None:
+def test_a_study_is_told_whole(story: tuple[ReportResult, str, Path]) -> None:
     summary, page, _ = story
-    assert summary["skipped"] == summary["notes"] == []
-    assert (summary["trainings"], summary["certifications"], summary["attacks"], summary["audits"]) == (2, 2, 4, 1)
+    assert summary.skipped == summary.notes == []
+    assert (summary.trainings, summary.certifications, summary.attacks, summary.audits) == (2, 2, 4, 1)
     wanted = ["summary", "certificates", "attacks", "methods", "audit", "gallery", "training", "provenance"]
-    assert summary["sections"] == wanted
+    assert summary.sections == wanted
     wanted = ["certified-accuracy", "p-a", "attacked-pgd", "attacked-ddn", "training-1", "training-2"]
-    assert summary["figures"] == wanted
+    assert summary.figures == wanted
     words = " ".join(Reader(page).words).replace("\u00a0", " ")
     for said in (
         "“smoothed” was made from “baseline” by HeatSmoothing (bootcamp)",
@@ -277,7 +296,7 @@ def test_a_brought_network_is_named_and_what_was_tested_on_is_said(tmp_path: Pat
         write_certificates(tmp_path / name, model, images=100, level=level)
     build_report([tmp_path], tmp_path / "report.html")
     words = " ".join(Reader((tmp_path / "report.html").read_text()).words).replace("\u00a0", " ")
-    assert "for “model aa”, which it was made from" in words
+    assert "For “model aa”, which it was made from" in words
     assert "points of accuracy on the clean images it was smoothed on (87.1 % to 77.2 %)" in words
 
 
@@ -294,13 +313,13 @@ def test_a_brought_network_is_named_and_what_was_tested_on_is_said(tmp_path: Pat
     ],
 )
 def test_the_title_names_the_data(tmp_path: Path, data: str, title: str) -> None:
-    write_run(tmp_path / "a", "train", {"data": {"name": data}}, model_hash="m", summary={"accuracy": 0.5})
+    write_run(tmp_path / "a", "train", {"data": {"name": data}}, model_hash="m")
     page = tmp_path / "report.html"
     build_report([tmp_path / "a"], page)
     assert f"<title>Robustness on {title}</title>" in page.read_text()
 
 
-def test_the_page_needs_nothing_else(story: tuple[dict[str, Any], str, Path]) -> None:
+def test_the_page_needs_nothing_else(story: tuple[ReportResult, str, Path]) -> None:
     _, page, _ = story
     for tag, attributes in Reader(page).tags:
         for name in ("src", "href"):
@@ -311,9 +330,9 @@ def test_the_page_needs_nothing_else(story: tuple[dict[str, Any], str, Path]) ->
     assert "default-src 'none'" in page
 
 
-def test_every_figure_has_its_numbers(story: tuple[dict[str, Any], str, Path]) -> None:
+def test_every_figure_has_its_numbers(story: tuple[ReportResult, str, Path]) -> None:
     summary, page, _ = story
-    for key in summary["figures"]:
+    for key in summary.figures:
         figure = page.split(f'id="fig-{key}"')[1].split("</figure>")[0]
         assert "<svg" in figure
         assert f'download="{key}.pdf" href="data:application/pdf;base64,JVBERi0' in figure
@@ -322,7 +341,7 @@ def test_every_figure_has_its_numbers(story: tuple[dict[str, Any], str, Path]) -
         assert figure.count("<tr>") > 10
 
 
-def test_certified_accuracy_is_exact_where_it_is_drawn(story: tuple[dict[str, Any], str, Path]) -> None:
+def test_certified_accuracy_is_exact_where_it_is_drawn(story: tuple[ReportResult, str, Path]) -> None:
     _, page, root = story
     item = next(c for c in read_sources([root / "runs"]).certifications if c.name == "certified-smoothed")
     assert item.cap == pytest.approx(0.25 * special.ndtri(0.001 ** (1 / 1000)))
@@ -338,7 +357,7 @@ def test_certified_accuracy_is_exact_where_it_is_drawn(story: tuple[dict[str, An
 
 
 def test_statistical_assumed_and_empirical_radii_have_columns_of_their_own(
-    story: tuple[dict[str, Any], str, Path],
+    story: tuple[ReportResult, str, Path],
 ) -> None:
     _, _, root = story
     head = (root / "tables/adversarial-distance.md").read_text().splitlines()[2]
@@ -361,14 +380,16 @@ def test_a_brought_network_that_was_smoothed_has_no_l_bound_itself(tmp_path: Pat
     assert [row.split(" | ")[0] for row in rows] == ["| smoothed"]
 
 
-def test_one_pass_stands_against_stochastic_inference(story: tuple[dict[str, Any], str, Path]) -> None:
+def test_one_pass_stands_against_stochastic_inference(story: tuple[ReportResult, str, Path]) -> None:
     _, _, root = story
     head, _, row = (root / "tables/inference-time.md").read_text().splitlines()[2:5]
-    assert head.endswith("| One pass | Noisy draws | Stochastic | Ratio | Written plainly | Ratio, plainly |")
-    assert row.replace("\u00a0", " ").endswith("| 4 ms | 100 | 330 ms | 82.5 × | 800 ms | 200.0 × |")
+    assert head.endswith(
+        "| Images | One pass | Samples | Stochastic | Ratio | Not optimised | Ratio, not optimised | Same class |"
+    )
+    assert row.replace("\u00a0", " ").endswith("| 20 | 4 ms | 100 | 330 ms | 82.5 × | 800 ms | 200.0 × | 0.950 |")
 
 
-def test_attacks_say_how_many_were_censored(story: tuple[dict[str, Any], str, Path]) -> None:
+def test_attacks_say_how_many_were_censored(story: tuple[ReportResult, str, Path]) -> None:
     _, _, root = story
     rows = (root / "tables/attacks.md").read_text().splitlines()
     attack = next(a.results for a in read_sources([root / "runs"]).attacks if a.name == "ddn-smoothed")
@@ -381,11 +402,11 @@ def test_attacks_say_how_many_were_censored(story: tuple[dict[str, Any], str, Pa
     assert f"{np.median(right):.4f} | {right[np.isfinite(right)].mean():.4f} |" in distances
 
 
-def test_tables_are_written_for_papers(story: tuple[dict[str, Any], str, Path]) -> None:
+def test_tables_are_written_for_papers(story: tuple[ReportResult, str, Path]) -> None:
     summary, _, root = story
-    assert {path.name for path in (root / "tables").iterdir()} == set(summary["tables"])
+    assert {path.name for path in (root / "tables").iterdir()} == set(summary.tables)
     for name in ("certified-accuracy", "certified-radii", "adversarial-distance", "methods", "inference-time", "audit"):
-        assert f"{name}.tex" in summary["tables"]
+        assert f"{name}.tex" in summary.tables
     text = (root / "tables/methods.tex").read_text()
     assert r"\toprule" in text
     assert "σ" not in text
@@ -394,9 +415,9 @@ def test_tables_are_written_for_papers(story: tuple[dict[str, Any], str, Path]) 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="needs the published logs")
 def test_published_logs_give_the_published_figures(tmp_path: Path) -> None:
     summary = build_report([PUBLISHED / "certify", PUBLISHED / "predict"], tmp_path / "r.html", tables=tmp_path)
-    assert summary["certifications"] == 3
-    assert summary["predictions"] == 1
-    assert summary["skipped"] == []
+    assert summary.certifications == 3
+    assert summary.predictions == 1
+    assert summary.skipped == []
     page, table = (tmp_path / "r.html").read_text(), (tmp_path / "certified-accuracy.md").read_text().splitlines()
     names = [cell.strip() for cell in table[2].split("|")]
     rows = {row.split("|")[1].strip().replace("\\", ""): row.split("|") for row in table[4:7]}
@@ -432,7 +453,11 @@ def test_broken_inputs_are_named_and_stop_nothing(tmp_path: Path) -> None:
     write_run(runs / "halfway", "attack", {"attack": "ddn"}, status="running")
     (runs / "halfway/attacks.jsonl").write_text('{"index": 0, "label": 1, "success": true, "distance": 0.5}\n{"ind')
     write_run(runs / "odd", "audit", {})
-    (runs / "odd/audit.json").write_text('{"agreement": 3, "verdict": ["x"], "lipschitz": {"found": "a"}}')
+    (runs / "odd/audit.json").write_text(json.dumps(AUDIT | {"agreement": 3}))
+    write_run(runs / "deep", "audit", {})
+    (runs / "deep/audit.json").write_text(json.dumps(AUDIT | {"lipschitz": {"found": "a"}}))
+    write_run(runs / "past", "audit", {"data": {"images": "many"}})
+    write_run(runs / "later", "train", {}, format=2)
     (runs / "torn").mkdir()
     (runs / "torn/run.json").write_text('{"command": "train"')
     write_certificates(runs / "bad-line", "m", images=3, level=1.0)
@@ -441,17 +466,22 @@ def test_broken_inputs_are_named_and_stop_nothing(tmp_path: Path) -> None:
     write_attack(runs / "bad-gallery", "m", "pgd", images=3, middle=1.0)
     (runs / "bad-gallery/gallery.npz").write_bytes(b"PK\x03\x04 no archive")
     summary = build_report([logs, runs, tmp_path / "missing"], tmp_path / "report.html")
-    skipped = {entry["name"]: entry["reason"] for entry in summary["skipped"]}
+    skipped = {entry.name: entry.reason for entry in summary.skipped}
     wanted = {"empty", "header", "broken", "negative", "binary", "nothing", "torn", "bad-line", "bad-gallery"}
+    wanted |= {"odd", "deep", "past", "later"}
     assert set(skipped) == wanted | {str(tmp_path / "missing")}
     assert "empty file" in skipped["empty"]
     assert "header alone" in skipped["header"]
     assert "2: expected 6 columns" in skipped["broken"]
-    notes = {entry["name"]: entry["reason"] for entry in summary["notes"]}
+    assert skipped["odd"] == "audit.json: expected an audit, got agreement 3; audit again"
+    assert skipped["deep"] == "audit.json: expected an audit, got lipschitz, found a; audit again"
+    assert skipped["past"] == "run.json: expected a run, got data, images many; remove the file"
+    assert "got format 2" in skipped["later"]
+    notes = {entry.name: entry.reason for entry in summary.notes}
     assert set(notes) == {"crlf", "cut", "halfway"}
     assert "CR LF" in notes["crlf"]
-    assert summary["certifications"] == 3
-    assert summary["attacks"] == 2
+    assert summary.certifications == 3
+    assert summary.attacks == 2
     words = " ".join(Reader((tmp_path / "report.html").read_text()).words)
     for name in wanted | set(notes):
         assert name in words
@@ -477,13 +507,13 @@ def test_what_files_say_cannot_become_markup(tmp_path: Path) -> None:
     info["settings"] |= {"data": data, "x": "</script></style></pre><script>alert(3)</script>"}
     (hostile / "t/run.json").write_text(json.dumps(info))
     write_run(hostile / "a", "audit", {"model": HOSTILE})
-    (hostile / "a/audit.json").write_text(json.dumps({"verdict": {"kind": HOSTILE, "text": HOSTILE}}))
+    (hostile / "a/audit.json").write_text(json.dumps(AUDIT | {"verdict": {"kind": "caution", "text": HOSTILE}}))
     attack = write_attack(hostile / "k", "m", "ddn", images=9, middle=1.0, gallery=True)
     held = dict(np.load(attack / "gallery.npz"))
     np.savez(attack / "gallery.npz", **held | {"clean_class": np.array([HOSTILE] * 16)})
     (tmp_path / f"{HOSTILE.replace('/', '')}.tsv").write_text(HEADER + "0\t3\t3\t0.378\t1\t15.4\n")
     summary = build_report([tmp_path], tmp_path / "report.html", tables=tmp_path / "tables", title=HOSTILE)
-    assert summary["skipped"] == []
+    assert summary.skipped == []
     page = (tmp_path / "report.html").read_text()
     tags = Reader(page).tags
     assert [attributes for tag, attributes in tags if tag == "script"] == [{}]
@@ -494,10 +524,11 @@ def test_what_files_say_cannot_become_markup(tmp_path: Path) -> None:
 
 
 def test_tables_escape_their_cells() -> None:
-    table = Table("t", "a_b", (Column("50 %", "σ ≥ 1", words=True), Column("x")), (("a|b*c", r"\input{/etc/passwd}"),))
-    assert r"| a\|b\*c | \\input{/etc/passwd} |" in markdown(table)
-    assert r"50 \% &" in latex(table)
-    assert r"\textbackslash{}input\{/etc/passwd\}" in latex(table)
+    columns = (Column("50 %", about="σ ≥ 1", words=True), Column("x"))
+    table = Table("a_b", columns, (("a|b*c", r"\input{/etc/passwd}"),))
+    assert r"| a\|b\*c | \\input{/etc/passwd} |" in table.markdown()
+    assert r"50 \% &" in table.latex()
+    assert r"\textbackslash{}input\{/etc/passwd\}" in table.latex()
 
 
 def test_figures_for_papers_take_any_name() -> None:
@@ -510,10 +541,10 @@ def test_figures_for_papers_take_any_name() -> None:
 def test_ten_thousand_images_stay_small_and_whole(tmp_path: Path) -> None:
     write_story(tmp_path / "runs", images=10_000)
     summary = build_report([tmp_path / "runs"], tmp_path / "report.html")
-    assert summary["images"] == 20_000
-    assert summary["skipped"] == []
-    assert summary["bytes"] == (tmp_path / "report.html").stat().st_size < 3_000_000
-    assert len(summary["figures"]) == 6
+    assert summary.images == 20_000
+    assert summary.skipped == []
+    assert summary.bytes == (tmp_path / "report.html").stat().st_size < 3_000_000
+    assert len(summary.figures) == 6
 
 
 def test_conformal_radii_have_a_table_of_their_own(tmp_path: Path) -> None:
@@ -527,8 +558,8 @@ def test_conformal_radii_have_a_table_of_their_own(tmp_path: Path) -> None:
     )
     write_certificates(tmp_path / "certified", "m", images=30, level=1.0)
     summary = build_report([tmp_path], tmp_path / "report.html", tables=tmp_path / "tables")
-    assert summary["skipped"] == []
-    assert summary["certifications"] == 1
+    assert summary.skipped == []
+    assert summary.certifications == 1
     table = (tmp_path / "tables/calibrated-radii.md").read_text()
     assert "Median radius (average, in one pass · conformal, 1−ε−α)" in table
     assert "| 0.25 | 0.05 | 0.001 | 4 | 75.0\u00a0% | 0.2000 | 0.2500 | 0.5999 | 0.500 | 0.250 | 0.2500 |" in table
@@ -557,7 +588,7 @@ GALLERIES: dict[str, Callable[[zipfile.ZipFile], None]] = {
 def test_no_gallery_takes_memory_it_only_declares_or_stops_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heatsmooth.report.sources.GALLERY_BYTES", 10**6, raising=False)
+    monkeypatch.setattr("heatsmooth.reporting.gallery.GALLERY_BYTES", 10**6, raising=False)
     for name, write in GALLERIES.items():
         attack = write_attack(tmp_path / f"runs/{name}", "m", "ddn", images=9, middle=1.0, gallery=True)
         with zipfile.ZipFile(attack / "gallery.npz", "a", zipfile.ZIP_DEFLATED) as archive:
@@ -574,9 +605,9 @@ def test_no_gallery_takes_memory_it_only_declares_or_stops_the_page(
     summary = build_report([tmp_path / "runs"], tmp_path / "report.html")
     assert tracemalloc.get_traced_memory()[1] < 100e6
     tracemalloc.stop()
-    assert {entry["name"] for entry in summary["skipped"]} == {*GALLERIES, "bare", "flipped"}
-    assert summary["attacks"] == len(GALLERIES) + 3
-    assert "gallery" in summary["sections"]
+    assert {entry.name for entry in summary.skipped} == {*GALLERIES, "bare", "flipped"}
+    assert summary.attacks == len(GALLERIES) + 3
+    assert "gallery" in summary.sections
 
 
 @pytest.mark.parametrize("shape", [(6, 1, 200_000, 1), (6, 10**12, 0, 1), (6, 0, 8, 3)])
@@ -585,8 +616,8 @@ def test_no_shape_of_a_gallery_stops_the_page(tmp_path: Path, shape: tuple[int, 
     empty = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape, (0, 0, 0, 0))
     np.savez(attack / "gallery.npz", clean=empty, noisy=empty, adversarial=empty)
     summary = build_report([tmp_path / "runs"], tmp_path / "report.html")
-    assert [entry["name"] for entry in summary["skipped"]] == ["odd"]
-    assert summary["attacks"] == 1
+    assert [entry.name for entry in summary.skipped] == ["odd"]
+    assert summary.attacks == 1
 
 
 def test_what_lacks_memory_is_skipped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,9 +626,9 @@ def test_what_lacks_memory_is_skipped_and_named(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("heatsmooth.report.sources._arrays", fail)
+    monkeypatch.setattr("heatsmooth.reporting.gallery._arrays", fail)
     summary = build_report([tmp_path / "runs"], tmp_path / "report.html")
-    assert [entry["name"] for entry in summary["skipped"]] == ["large"]
+    assert [entry.name for entry in summary.skipped] == ["large"]
 
 
 def test_radii_and_noise_beyond_all_images_are_skipped(tmp_path: Path) -> None:
@@ -612,8 +643,8 @@ def test_radii_and_noise_beyond_all_images_are_skipped(tmp_path: Path) -> None:
     info["settings"]["certificate"]["sigma"] = 1e300
     (tmp_path / "loud/run.json").write_text(json.dumps(info))
     summary = build_report([tmp_path], tmp_path / "report.html")
-    assert {entry["name"] for entry in summary["skipped"]} == {"far", "loud"}
-    assert summary["certifications"] == 1
+    assert {entry.name for entry in summary.skipped} == {"far", "loud"}
+    assert summary.certifications == 1
 
 
 def test_large_galleries_stay_small(tmp_path: Path) -> None:
@@ -621,8 +652,8 @@ def test_large_galleries_stay_small(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (12, 224, 224, 3), dtype=np.uint8)
     np.savez(tmp_path / "run/gallery.npz", clean=pixels, noisy=pixels, adversarial=pixels, distance=np.arange(12.0))
     summary = build_report([tmp_path / "run"], tmp_path / "report.html")
-    assert "gallery" in summary["sections"]
-    assert summary["bytes"] < 3_000_000
+    assert "gallery" in summary.sections
+    assert summary.bytes < 3_000_000
 
 
 def test_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
@@ -632,8 +663,8 @@ def test_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
     write_certificates(tmp_path / "d", "m", images=30, level=1.0, adaptive=True)
     write_certificates(tmp_path / "e", "m", images=30, level=1.0, bound="two-sided")
     summary = build_report([tmp_path], tmp_path / "report.html", tables=tmp_path / "tables")
-    assert summary["skipped"] == []
-    assert summary["figures"][:2] == ["certified-accuracy", "certified-accuracy-top-3"]
+    assert summary.skipped == []
+    assert summary.figures[:2] == ["certified-accuracy", "certified-accuracy-top-3"]
     rows = (tmp_path / "tables/certified-radii.md").read_text().splitlines()[4:9]
     assert len({row.split("|")[1] for row in rows}) == 5
     caps = {c.name: c.cap for c in read_sources([tmp_path]).certifications}
@@ -660,19 +691,19 @@ def test_settings_that_contradict_the_certificates_are_refused(tmp_path: Path) -
         info["settings"]["certificate"] |= change
         (tmp_path / name / "run.json").write_text(json.dumps(info))
     summary = build_report([tmp_path], tmp_path / "report.html")
-    assert [entry["name"] for entry in summary["skipped"]] == ["other"]
-    assert "alpha=0.01, one-sided, got σ 0.25, statistical, alpha=0.001" in summary["skipped"][0]["reason"]
-    assert [entry["name"] for entry in summary["notes"]] == ["unknown"]
-    assert "got n many" in summary["notes"][0]["reason"]
+    assert [entry.name for entry in summary.skipped] == ["other"]
+    assert "alpha=0.01, one-sided, got σ 0.25, statistical, alpha=0.001" in summary.skipped[0].reason
+    assert [entry.name for entry in summary.notes] == ["unknown"]
+    assert "got n many" in summary.notes[0].reason
 
 
 def test_top_k_certificates_are_never_told_as_top_1(tmp_path: Path) -> None:
     write_certificates(tmp_path / "a-top", "m", images=300, level=2.0, top_k=3)
     build_report([tmp_path], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "to keep the right class among its 3 most probable for" in page
+    assert "to keep the correct class among its 3 most probable for" in page
     assert "keeps the label among its 3 most probable classes under every" in page
-    assert "to give the right class" not in page
+    assert "to give the correct class" not in page
     write_certificates(tmp_path / "b", "m", images=300, level=1.0)
     write_certificates(tmp_path / "aa", "m", images=300, level=0.1, adaptive=True)
     found = read_sources([tmp_path]).certified("m")
@@ -689,8 +720,7 @@ def test_a_model_has_the_same_line_in_every_figure(tmp_path: Path) -> None:
     collection = read_sources([tmp_path])
     names = Names(collection)
     top_1, top_2 = certified_charts(collection, names)
-    shares = probability_chart(collection, names)
-    assert shares is not None
+    (shares,) = probability_charts(collection, names)
     lines = [[series.style for series in chart.series] for chart in (top_1, top_2, shares)]
     assert lines[0] == lines[1] == lines[2]
     assert len(set(lines[0])) == 2

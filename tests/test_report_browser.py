@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heatsmooth.cli import run
-from heatsmooth.report import build_report
+from heatsmooth.commands.line import run
+from heatsmooth.reporting import build_report
 from tests.browser import SELF_CHECK, Browser
 from tests.test_report import HEADER, HOSTILE, write_attack, write_certificates, write_story
 

@@ -19,7 +19,7 @@ def test_a_run_is_continued_with_its_settings_and_refused_with_others(tmp_path: 
     again = Run(tmp_path / "a", "smooth", {"sigma": 0.25, "shape": (1, 28)})
     assert again.done
     again.close()
-    with pytest.raises(InputError, match=r"the sigma it was started with, 0\.25, got 0\.5; .*--out"):
+    with pytest.raises(InputError, match=r"the sigma it was started with, 0\.25, got 0\.5; .*`out`"):
         Run(tmp_path / "a", "smooth", {"sigma": 0.5, "shape": (1, 28)})
     with pytest.raises(InputError, match="expected a 'train' run, got a 'smooth' run"):
         Run(tmp_path / "a", "train", {})
@@ -137,7 +137,7 @@ def test_a_file_system_without_locks_is_told_as_such(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", fail)
-    with pytest.raises(InputError, match=r"expected a file system with file locks, got .*; name an --out on a local"):
+    with pytest.raises(InputError, match=r"expected a file system with file locks, got .*; name an `out` on a local"):
         Run(tmp_path, "certify", {}, part=part)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -11,7 +11,6 @@ from scipy import special
 from heatsmooth import InputError
 from heatsmooth.statistics.bounds import (
     Flags,
-    bernstein_lower,
     clopper_pearson_lower,
     clopper_pearson_upper,
     label_bounds,
@@ -20,13 +19,9 @@ from heatsmooth.statistics.sequences import (
     anytime_exceeds,
     anytime_lower,
     anytime_upper,
-    betting_lower,
-    betting_upper,
-    geometric_looks,
-    look_alpha,
     stopped_lower,
 )
-from tests.test_bounds import draws_in_unit_interval, tolerated
+from tests.test_bounds import samples_in_unit_interval, tolerated
 
 steady = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -68,16 +63,6 @@ def test_fixed_bounds_are_wrong_at_some_time_too_often() -> None:
     assert chance_of_ever_being_wrong(wrong, 0.8) > 0.2
 
 
-@pytest.mark.parametrize("rounds", [None, 5])
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.8, 0.95])
-def test_looks_are_ever_wrong_with_probability_alpha_at_most(rounds: int | None, p: float) -> None:
-    alpha, sizes = 0.05, geometric_looks(20, 2, 320).tolist()
-    shares = look_alpha(np.arange(len(sizes)) + 1, alpha, rounds=rounds)
-    looks = [(n, np.arange(n + 1), share) for n, share in zip(sizes, shares, strict=True)]
-    assert chance_of_ever_being_wrong({n: clopper_pearson_lower(k, n, share) > p for n, k, share in looks}, p) <= alpha
-    assert chance_of_ever_being_wrong({n: clopper_pearson_upper(k, n, share) < p for n, k, share in looks}, p) <= alpha
-
-
 @pytest.mark.parametrize("p", [0.5, 0.75, 0.97])
 def test_the_best_of_all_moments_is_still_a_bound(p: float) -> None:
     """Who stops at the luckiest of 100 moments up to n = 10,000 is wrong with probability alpha at most."""
@@ -91,15 +76,11 @@ def test_the_best_of_all_moments_is_still_a_bound(p: float) -> None:
 @pytest.mark.parametrize("kind", ["coin", "softmax", "narrow", "rarely zero"])
 def test_bounds_of_sums_hold_at_all_times(kind: str) -> None:
     alpha, trials = 0.05, 1000
-    x, mean = draws_in_unit_interval(kind, (trials, 1000), seed=5)
+    x, mean = samples_in_unit_interval(kind, (trials, 1000), seed=5)
     n = np.unique(np.geomspace(1, 1000, 25).astype(int))
-    totals, squares = x.cumsum(1)[:, n - 1], (x**2).cumsum(1)[:, n - 1]
-    for lower, upper in (
-        (anytime_lower(totals, n, alpha), anytime_upper(totals, n, alpha)),
-        (betting_lower(totals, squares, n, alpha), betting_upper(totals, squares, n, alpha)),
-    ):
-        assert (lower.max(1) > mean).sum() <= tolerated(alpha, trials)
-        assert (upper.min(1) < mean).sum() <= tolerated(alpha, trials)
+    totals = x.cumsum(1)[:, n - 1]
+    assert (anytime_lower(totals, n, alpha).max(1) > mean).sum() <= tolerated(alpha, trials)
+    assert (anytime_upper(totals, n, alpha).min(1) < mean).sum() <= tolerated(alpha, trials)
 
 
 @steady
@@ -139,54 +120,19 @@ def test_exceeding_is_a_lower_bound_above(data: st.DataObject, n: int, alpha: fl
     assert anytime_exceeds(count, n, alpha, p).tolist() == [count > 0, lower > 1e-9, False, False, False]
 
 
-@steady
-@given(st.data(), st.integers(1, 5000), st.floats(1e-6, 0.4))
-def test_betting_bounds_are_monotone(data: st.DataObject, n: int, alpha: float) -> None:
-    total = data.draw(st.floats(0, n))
-    squares = data.draw(st.floats(total**2 / n, total))
-    lower = betting_lower(total, squares, n, alpha)
-    upper = betting_upper(total, squares, n, alpha)
-    assert 0 <= lower <= total / n <= upper + 1e-12 <= 1 + 1e-12
-    assert lower <= betting_lower(total, squares, n, alpha * 1.2)
-    assert betting_lower(total, (squares + total) / 2, n, alpha) <= lower + 1e-12
-
-
-def test_betting_is_tighter_where_the_variance_is_small() -> None:
-    x, _ = draws_in_unit_interval("narrow", (1, 1000), seed=0)
-    total, squares = x.sum(), (x**2).sum()
-    betting = betting_lower(total, squares, 1000, 0.001)
-    assert anytime_lower(total, 1000, 0.001) < bernstein_lower(total, squares, 1000, 0.001) < betting < x.mean()
-
-
 def test_bounds_for_a_label_may_be_anytime_valid() -> None:
     lower, upper = label_bounds([[90, 7, 3]], [0], alpha=0.003, rivals=2, lower=anytime_lower, upper=anytime_upper)
     np.testing.assert_allclose(lower, anytime_lower([90], 100, 0.001))
     np.testing.assert_allclose(upper, np.minimum(anytime_upper([[7, 3]], 100, 0.001), 1 - lower[:, None]))
 
 
-def test_the_shares_of_the_looks_add_up_to_alpha() -> None:
-    shares = look_alpha(np.arange(1, 100_001), 0.01)
-    assert 0.0099 < shares.sum() <= 0.01
-    assert look_alpha([1, 2, 3, 4], 0.01, rounds=4).sum() == pytest.approx(0.01)
-
-
-def test_looks() -> None:
-    assert geometric_looks(100, 1.5, 1000).tolist() == [100, 150, 225, 338, 507, 760, 1000]
-    assert geometric_looks(1, 1.1, 8).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert geometric_looks(50, 2, 50).tolist() == [50]
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: anytime_lower(5, 4, 0.1), "total: expected a sum of n numbers in"),
-        (lambda: anytime_lower(1, 4, 0.5), "alpha: expected a number above 0 and below 0.5, got 0.5"),
-        (lambda: anytime_lower(0, 0, 0.1), "n: expected at least one draw"),
-        (lambda: anytime_exceeds(1, 4, 0.1, 1.5), "p: expected probabilities from 0 to 1, got 1.5"),
-        (lambda: look_alpha(0, 0.1), "look: expected whole numbers from 1, got 0"),
-        (lambda: look_alpha([1, 5], 0.1, rounds=4), "look: expected at most 4 rounds, got 5"),
-        (lambda: geometric_looks(10, 1.0, 20), "ratio: expected a number above 1"),
-        (lambda: geometric_looks(10, 2, 5), "first: expected 1 to 5 draws, got 10"),
+        (lambda: anytime_lower(5, 4, 0.1), "`total`: expected a sum of n numbers in"),
+        (lambda: anytime_lower(1, 4, 0.5), "`alpha`: expected a number above 0 and below 0.5, got 0.5"),
+        (lambda: anytime_lower(0, 0, 0.1), "`n`: expected at least one sample"),
+        (lambda: anytime_exceeds(1, 4, 0.1, 1.5), "`p`: expected probabilities from 0 to 1, got 1.5"),
     ],
 )
 def test_wrong_input_is_refused(wrong: object, message: str) -> None:

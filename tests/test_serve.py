@@ -25,13 +25,13 @@ import pytest
 from PIL import Image
 
 from heatsmooth.certification.settings import Settings
-from heatsmooth.cli import run
+from heatsmooth.commands.inputs import Network
+from heatsmooth.commands.line import run
+from heatsmooth.commands.serve import Serve
 from heatsmooth.models import save
-from heatsmooth.serving import Server, Subject, server
+from heatsmooth.serving import ServedNetwork, Server, server
 from heatsmooth.serving.limits import TokenBuckets
 from heatsmooth.serving.worker import Event, Study
-from heatsmooth.workflows.inputs import Network
-from heatsmooth.workflows.serve import open_server
 from tests.conftest import Linear, tiny_classifier
 from tests.faults.bombs import png
 
@@ -46,9 +46,9 @@ def picture(kind: str = "PNG", *, size: tuple[int, int] = (40, 30), mode: str = 
 
 
 @pytest.fixture
-def subject(linear: Linear) -> Subject:
+def subject(linear: Linear) -> ServedNetwork:
     settings = Settings(0.25, n=1000, n0=100, adaptive=True, tolerance=0.01)
-    return Subject(linear.eval(), settings, seed=3, shape=(1, 4, 4))
+    return ServedNetwork(linear.eval(), settings, seed=3, shape=(1, 4, 4))
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def events(content: bytes) -> list[Event]:
 
 
 @contextmanager
-def in_this_process(subject: Subject) -> Iterator[Server]:
+def in_this_process(subject: ServedNetwork) -> Iterator[Server]:
     found = Server(subject, port=0, examples=None)
     thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -218,7 +218,7 @@ def test_fifty_at_once(url: str) -> None:
     assert b"error" not in b"".join(content for _, content, _ in answers)
 
 
-def test_too_much_is_refused_and_then_it_goes_on(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_is_refused_and_then_it_goes_on(subject: ServedNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "STUDIES", 1)
     with in_this_process(subject) as found:
         gate = threading.Event()
@@ -230,7 +230,7 @@ def test_too_much_is_refused_and_then_it_goes_on(subject: Subject, monkeypatch: 
         task = found.worker.submit(waiting)
         status, line, headers = ask(found.url, "/certify", picture())
         assert (status, headers["retry-after"]) == (503, "5")
-        assert line == b"too many images at work; try again in a few seconds\n"
+        assert line == b"too many images in progress; try again in a few seconds\n"
         gate.set()
         assert task.event(10) == {"kind": "done"}
         assert task.event(10) is None
@@ -244,7 +244,7 @@ def test_too_much_is_refused_and_then_it_goes_on(subject: Subject, monkeypatch: 
         assert ask(found.url)[0] == 200, "the page itself is free"
 
 
-def test_slow_clients_are_left(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_are_left(subject: ServedNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READING", 0.3)
     with in_this_process(subject) as found, socket.create_connection(("127.0.0.1", found.server_address[1])) as client:
         client.sendall(b"POST /certify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n")
@@ -258,7 +258,7 @@ def drip(client: socket.socket) -> None:
         time.sleep(0.05)
 
 
-def test_who_leaves_stops_the_work(subject: Subject) -> None:
+def test_who_leaves_stops_the_work(subject: ServedNetwork) -> None:
     subject.settings = Settings(0.25, n=10**8, adaptive=True, tolerance=1e-9)
     with in_this_process(subject) as found:
         connection = http.client.HTTPConnection(urlsplit(found.url).netloc, timeout=30)
@@ -312,7 +312,7 @@ def test_others_are_let_in_only_on_demand(model: Path, capsys: pytest.CaptureFix
     arguments = ["serve", "--from", str(model), "--sigma", "0.25", "--image-size", "12"]
     assert run([*arguments, "--host", "0.0.0.0"]) == 2
     assert "add --expose" in capsys.readouterr().err
-    opened = open_server(network=Network(model, size=12), sigma=0.25, host="0.0.0.0", port=0, exposed=True)
+    opened = Serve(network=Network(source=model, image_size=12), sigma=0.25, host="0.0.0.0", port=0, expose=True).open()
     assert opened.exposed
     opened.close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -327,9 +327,9 @@ def test_bad_options_are_one_line(model: Path, tmp_path: Path, capsys: pytest.Ca
     names.write_text("cat\ndog\n")
     for options, words in (
         (["--sigma", "-1"], "--sigma: expected"),
-        (["--sigma", "0.25", "--classes", str(names)], "expected 10 names"),
-        (["--sigma", "0.25", "--classes", str(tmp_path / "none")], "expected a name a line"),
-        (["--sigma", "0.25", "--n", "5"], "--n: expected enough draws"),
+        (["--sigma", "0.25", "--class-names", str(names)], "expected 10 names"),
+        (["--sigma", "0.25", "--class-names", str(tmp_path / "none")], "expected one name per line"),
+        (["--sigma", "0.25", "--n", "5"], "--n: expected enough samples"),
         (["--sigma", "0.25", "--data", "nothing"], "--data: expected"),
     ):
         assert run([*arguments, *options]) == 2

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from heatsmooth.data import load
+from heatsmooth.data import load_images
 from heatsmooth.models import save
 from heatsmooth.serving.studies import png_bytes
 from tests.browser import CHROMIUM, SELF_CHECK, Browser
@@ -72,7 +72,7 @@ ATTACKED = "document.querySelectorAll('#findings li').length === 3"
 def test_an_image_is_dropped_certified_and_attacked(browser: Browser, url: str, width: int, scheme: str) -> None:
     browser.open(url, width, scheme)
     browser.evaluate(WATCH)
-    drop(browser, png_bytes(load("fashion-mini").raw(torch.tensor([0]))[0].permute(1, 2, 0).numpy()))
+    drop(browser, png_bytes(load_images("fashion-mini").raw(torch.tensor([0]))[0].permute(1, 2, 0).numpy()))
     until(browser, DONE)
     radii = [float(value) for value in browser.evaluate("window.seen") if value[0].isdigit()]
     assert len(radii) > 5
@@ -83,7 +83,7 @@ def test_an_image_is_dropped_certified_and_attacked(browser: Browser, url: str, 
     assert "600 of 600" in text(browser, "counts")
     for distance, place, fate in (
         ("to-radius", "inside the certified radius", "The attack failed"),
-        ("4", "beyond the certified radius", "is fooled at distance"),
+        ("4", "outside the certified radius", "is fooled at distance"),
     ):
         browser.evaluate(
             "document.getElementById('to-radius').click()"
@@ -98,8 +98,8 @@ def test_an_image_is_dropped_certified_and_attacked(browser: Browser, url: str, 
         assert fate in found
         assert "The average was tested at the attacked image" in found
         assert "contradicts" not in found
-        assert found.count("Speaks of the network in one pass.") == 1
-        assert found.count("Speaks of the Gaussian average.") == 2
+        assert found.count("Covers the network in one pass.") == 1
+        assert found.count("Covers the Gaussian average.") == 2
     drawn = browser.evaluate(SELF_CHECK)
     assert drawn["wrong"] == []
     assert (max(map(int, drawn["ground"][4:-1].split(","))) < 60) == (scheme == "dark")

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from heatsmooth.calibrate import Calibration
+from heatsmooth.calibration import Calibration
 from heatsmooth.certification.certificates import certify
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Sampler, Tally
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError
-from heatsmooth.serving import Subject
+from heatsmooth.serving import ServedNetwork
 from heatsmooth.serving.limits import TokenBuckets, is_own_name
-from heatsmooth.serving.studies import A_TURN, attacking, certifying
+from heatsmooth.serving.studies import TURN, attacking, certifying
 from heatsmooth.serving.worker import BusyError, Event, Study, Worker
 from tests.conftest import Linear
 
@@ -26,9 +26,9 @@ def an_image(seed: int = 0) -> torch.Tensor:
 
 
 @pytest.fixture
-def subject(linear: Linear) -> Subject:
+def subject(linear: Linear) -> ServedNetwork:
     settings = Settings(0.25, n=1000, n0=100, adaptive=True, tolerance=0.01)
-    return Subject(linear.eval(), settings, seed=3, shape=(1, 4, 4))
+    return ServedNetwork(linear.eval(), settings, seed=3, shape=(1, 4, 4))
 
 
 def played(study: Study, sampler: Sampler) -> list[Event]:
@@ -47,7 +47,7 @@ def played(study: Study, sampler: Sampler) -> list[Event]:
             ((_, answer),) = sampler.run([wanted])
 
 
-def test_the_radius_grows_to_what_certify_finds(subject: Subject) -> None:
+def test_the_radius_grows_to_what_certify_finds(subject: ServedNetwork) -> None:
     image = an_image()
     found = played(certifying(subject, image, 0), subject.sampler())
     radii = [event for event in found if event["kind"] == "radius"]
@@ -64,10 +64,10 @@ def test_the_radius_grows_to_what_certify_finds(subject: Subject) -> None:
     assert dict(last["counts"])[last["class"]] == known.counts[0, known.classes[0]]
     assert last["radius"] >= float(known.radii[0]) - 1e-4 > 0, "the largest so far, rounded down"
     assert (last["subject"], last["basis"]) == ("average", "statistical, alpha=0.001, one-sided, any stopping")
-    assert all(b["n"] - a["n"] <= A_TURN for a, b in pairwise(radii))
+    assert all(b["n"] - a["n"] <= TURN for a, b in pairwise(radii))
 
 
-def test_an_attack_tells_of_network_and_average(subject: Subject) -> None:
+def test_an_attack_tells_of_network_and_average(subject: ServedNetwork) -> None:
     image = an_image()
     attack, average = played(attacking(subject, image, 0, eps=3.0), subject.sampler())
     assert attack["success"]
@@ -81,18 +81,18 @@ def test_an_attack_tells_of_network_and_average(subject: Subject) -> None:
     assert near["distance"] <= 0.0011
 
 
-def test_a_calibrated_radius_is_shown_with_its_basis(subject: Subject) -> None:
+def test_a_calibrated_radius_is_shown_with_its_basis(subject: ServedNetwork) -> None:
     known = Calibration(((0.999, 0.125),), classes=5, epsilon=0.05, alpha=0.001, sigma=0.25, fitted=10, corrected=20)
     calibrated = replace(subject, calibration=known)
     first = next(certifying(calibrated, an_image(), 0))
     assert isinstance(first, dict)
     assert first["calibrated"] == {"radius": 0.125, "subject": "average", "basis": str(known.basis)}
     assert first["l_bound"]["subject"] == "network"
-    with pytest.raises(InputError, match=r"--sigma: expected 0.25, that of the calibration, got 0.5"):
+    with pytest.raises(InputError, match=r"`sigma`: expected 0.25, that of the calibration, got 0.5"):
         replace(calibrated, settings=Settings(0.5, adaptive=True))
 
 
-def test_visitors_take_turns(subject: Subject) -> None:
+def test_visitors_take_turns(subject: ServedNetwork) -> None:
     worker = Worker(subject.sampler(batch_size=CHUNK), most=2)
     order: list[str] = []
     gate = threading.Event()
@@ -124,7 +124,7 @@ def _once(count: int) -> Any:
     return tally
 
 
-def test_who_leaves_makes_room_and_errors_are_told(subject: Subject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_leaves_makes_room_and_errors_are_told(subject: ServedNetwork, capsys: pytest.CaptureFixture[str]) -> None:
     worker = Worker(subject.sampler(), most=1)
 
     def forever(number: int) -> Study:

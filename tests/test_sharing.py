@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatsmooth.cli import run
+from heatsmooth.commands import sharing
+from heatsmooth.commands.line import run
 from heatsmooth.models import save
 from heatsmooth.results.attacks import read_attacks
 from heatsmooth.results.certificates import read_certificates
-from heatsmooth.workflows import sharing
 from tests.conftest import tiny_classifier
 
 
@@ -87,9 +87,9 @@ def test_the_others_wait_for_the_leader(leads: bool, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(sharing, "accelerator", accelerator)
 
-    def work(*, device: str | None) -> int:
+    def work() -> int:
         happened.append("worked")
         return 7
 
-    assert sharing.by_the_leader(work)(device="cpu") == (7 if leads else None)
+    assert sharing.by_the_leader("cpu", work) == (7 if leads else None)
     assert happened == (["on cpu", "worked", "waited"] if leads else ["on cpu", "waited"])

@@ -15,14 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
-from heatsmooth.cli import run
-from heatsmooth.data import load
+from heatsmooth.commands.inputs import Network
+from heatsmooth.commands.line import run
+from heatsmooth.commands.serve import Serve
+from heatsmooth.data import load_images
 from heatsmooth.data.folder import read_image
 from heatsmooth.models import NetworkSpec, save
 from heatsmooth.models import load as load_model
 from heatsmooth.models.checkpoint import load_state, serialise
-from heatsmooth.workflows.inputs import Network
-from heatsmooth.workflows.serve import open_server
 from tests.conftest import tiny_classifier
 
 SHARED = "--quiet --device cpu"
@@ -81,7 +81,7 @@ def test_an_image_that_is_not_square_is_served_as_it_is(in_tmp: Path) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    server = open_server(network=Network(Path("t")), sigma=0.25, port=0, n=200, device="cpu")
+    server = Serve(network=Network(source=Path("t")), sigma=0.25, port=0, n=200, device="cpu").open()
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         connection = HTTPConnection(urlsplit(server.url).netloc, timeout=30)
@@ -107,7 +107,7 @@ def test_crops_are_as_high_and_wide_as_asked(tmp_path: Path) -> None:
     assert found[0].mean() == pytest.approx(rows.mean() * 4, abs=6)
     assert found[1].mean() == pytest.approx(columns.mean() * 2, abs=6)
     assert np.array_equal(read_image(tmp_path / "a.png", (24, 24)), read_image(tmp_path / "a.png", 24))
-    square, wide = (load(f"imagefolder:{tmp_path}", image_size=size) for size in (20, (20, 30)))
+    square, wide = (load_images(f"imagefolder:{tmp_path}", image_size=size) for size in (20, (20, 30)))
     assert (square.size, wide.size) == (20, (20, 30))
     assert square.fingerprint != wide.fingerprint
 
@@ -127,7 +127,7 @@ def test_sizes_that_no_image_has_are_refused(tmp_path: Path, size: object) -> No
     model = tiny_classifier()
     facts = model.spec.describe() | {"size": size}
     (tmp_path / "model.safetensors").write_bytes(serialise(model.network.state_dict(), facts))
-    with pytest.raises(ValueError, match="expected the metadata heatsmooth writes, got images of size"):
+    with pytest.raises(ValueError, match="expected the metadata that heatsmooth writes, got images of size"):
         load_model(tmp_path)
 
 

@@ -1,7 +1,7 @@
 import torch
 
+from heatsmooth.comparing.timing import inference_times
 from heatsmooth.models import NetworkSpec, build
-from heatsmooth.workflows.timing import inference_times
 
 
 def test_times_of_one_pass_and_of_many_are_of_the_same_images() -> None:
@@ -16,9 +16,9 @@ def test_times_of_one_pass_and_of_many_are_of_the_same_images() -> None:
         others={"another_seconds": lambda image: shown.append(image.shape)},
     )
     assert shown == 6 * [torch.Size((1, 1, 28, 28))]
-    assert found["another_seconds"] > 0
-    assert 0 < found["one_pass_seconds"] < found["stochastic_seconds"]
-    assert 0 < found["plain_one_pass_seconds"] < found["plain_seconds"]
-    assert found["threads"] == torch.get_num_threads()
-    assert found["images"] == 3
-    assert 0 <= found["agreement"] <= 1
+    assert found.other_seconds["another_seconds"] > 0
+    assert 0 < found.one_pass_seconds < found.stochastic_seconds
+    assert 0 < found.plain_one_pass_seconds < found.plain_seconds
+    assert found.threads == torch.get_num_threads()
+    assert found.images == 3
+    assert 0 <= found.agreement <= 1

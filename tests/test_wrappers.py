@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth import InputError
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
 from heatsmooth.models import ARCHITECTURES, load
 from heatsmooth.models.wrappers import read_names
 from tests.conftest import Linear
@@ -78,7 +78,7 @@ def test_the_imagenet_network_of_torchvision_behind_a_parallel_wrapper(tmp_path:
 def test_a_normalisation_that_is_not_in_the_file_must_be_given(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint.pth.tar"
     published(file, trained("resnet20"))
-    with pytest.raises(InputError, match="expected --mean and --std beside weights that stood behind a normalisation"):
+    with pytest.raises(InputError, match="expected `mean` and `std` for weights of a network behind a normalisation"):
         load(file, model="resnet20")
     centred = load(file, model="resnet20", mean=CIFAR_MEAN)
     assert (centred.spec.mean, centred.spec.std) == (CIFAR_MEAN, (1.0, 1.0, 1.0))

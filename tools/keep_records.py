@@ -1,8 +1,8 @@
-"""Copy what a comparison recorded into ``results``: no weights, no pictures, no paths of this machine.
+"""Copy the records of a comparison into ``results``, without weights, pictures and paths of this machine.
 
     python tools/keep_records.py runs/fashion-small results/fashion-small
 
-Top-k certificates stay behind, as ``heatsmooth certify --recompute … --top-k`` makes them from the others' counts.
+Top-k certificates are left out: ``heatsmooth recompute --top-k`` makes them from the stored counts.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from heatsmooth.runs import Records, read_records
 
 
 def main() -> None:
-    """Copy the records; say how many bytes."""
+    """Copy the records and print their size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)

@@ -1,4 +1,4 @@
-"""Make a pretrained image classifier robust in one epoch without labels; say how large a perturbation it withstands."""
+"""Make a pretrained image classifier robust in one epoch without labels; certify the L2 perturbation it withstands."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -8,41 +8,88 @@ from heatsmooth.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from heatsmooth.attacks import Adversarial, GaussianAverage, ddn, pgd
+    from heatsmooth.auditing import audit
+    from heatsmooth.calibration import Calibration, calibrate
     from heatsmooth.certification.certificates import certify
-    from heatsmooth.export import export_onnx
+    from heatsmooth.data import ImageSet, load_images
+    from heatsmooth.exporting import export_onnx
+    from heatsmooth.functions import compare, report
+    from heatsmooth.models import OneStepDiffusion, load, save
+    from heatsmooth.predicting import predict
+    from heatsmooth.progress import bar
+    from heatsmooth.results.audit import AuditResult, AuditSettings
     from heatsmooth.results.certificates import Certificates
+    from heatsmooth.results.predictions import Predictions, PredictionSettings
     from heatsmooth.statistics.radii import l_bound
-    from heatsmooth.training import smooth
+    from heatsmooth.training.field import Consistency, Denoising, Macer, SmoothMix
+    from heatsmooth.training.methods import smooth, train
+    from heatsmooth.training.settings import Baseline, Heat, Plan
+    from heatsmooth.training.students import distill
 
 _HOMES = {
-    "Adversarial": "attacks",
-    "Certificates": "results.certificates",
-    "GaussianAverage": "attacks",
-    "certify": "certification.certificates",
-    "ddn": "attacks",
-    "export_onnx": "export",
-    "l_bound": "statistics.radii",
-    "pgd": "attacks",
-    "smooth": "training",
+    "attacks": ("Adversarial", "GaussianAverage", "ddn", "pgd"),
+    "auditing": ("audit",),
+    "calibration": ("Calibration", "calibrate"),
+    "certification.certificates": ("certify",),
+    "data": ("ImageSet", "load_images"),
+    "exporting": ("export_onnx",),
+    "functions": ("compare", "report"),
+    "models": ("OneStepDiffusion", "load", "save"),
+    "predicting": ("predict",),
+    "progress": ("bar",),
+    "results.audit": ("AuditResult", "AuditSettings"),
+    "results.certificates": ("Certificates",),
+    "results.predictions": ("PredictionSettings", "Predictions"),
+    "statistics.radii": ("l_bound",),
+    "training.field": ("Consistency", "Denoising", "Macer", "SmoothMix"),
+    "training.methods": ("smooth", "train"),
+    "training.settings": ("Baseline", "Heat", "Plan"),
+    "training.students": ("distill",),
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Adversarial",
+    "AuditResult",
+    "AuditSettings",
+    "Baseline",
+    "Calibration",
     "Certificates",
+    "Consistency",
+    "Denoising",
     "GaussianAverage",
+    "Heat",
+    "ImageSet",
     "InputError",
+    "Macer",
+    "OneStepDiffusion",
+    "Plan",
+    "PredictionSettings",
+    "Predictions",
+    "SmoothMix",
     "__version__",
+    "audit",
+    "bar",
+    "calibrate",
     "certify",
+    "compare",
     "ddn",
+    "distill",
     "export_onnx",
     "l_bound",
+    "load",
+    "load_images",
     "pgd",
+    "predict",
+    "report",
+    "save",
     "smooth",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch only when it is asked for: help texts and reports do without."""
-    if name not in _HOMES:
+    """Import what needs torch only when it is asked for: help and reports do without."""
+    if name not in _HOME:
         raise AttributeError(f"module 'heatsmooth' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"heatsmooth.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"heatsmooth.{_HOME[name]}"), name)

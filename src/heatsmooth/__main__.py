@@ -1,5 +1,5 @@
-"""``python -m heatsmooth``, the same as ``heatsmooth``."""
+"""``python -m heatsmooth``."""
 
-from heatsmooth.cli import main
+from heatsmooth.commands.line import main
 
 main()

@@ -1,6 +1,6 @@
-"""L2 attacks as pure functions, and the module that makes a Gaussian average attackable like any network.
+"""L2 attacks as pure functions, and a module that makes a Gaussian average attackable like any network.
 
-What an attack claims is recomputed from the images it returns: success by a forward pass, distance by the norm.
+The result of an attack is checked on the images it returns: success by a forward pass, distance by the norm.
 The caller puts the network in evaluation mode.
 """
 
@@ -22,10 +22,12 @@ AT_ONCE = 250
 
 @dataclass(frozen=True)
 class Adversarial:
-    """What an attack found, one entry an image.
+    """The result of an attack, one entry per image.
 
-    ``distance`` is the L2 norm of the perturbation where ``success``, 0 where the image was wrong from the
-    start, and infinite where the attack failed (the true distance is censored, not known to be infinite).
+    ``images``: (batch, channels, height, width), the attacked images in [0, 1].
+    ``distance``: (batch,), the L2 norm of the perturbation where ``success``. It is 0 where the image was
+    misclassified from the start. It is infinite where the attack failed: the true distance is unknown.
+    ``success``: (batch,), whether the network misclassifies the attacked image.
     """
 
     images: Tensor
@@ -36,6 +38,11 @@ class Adversarial:
 def is_wrong(logits: Tensor, labels: Tensor, top_k: int = 1) -> Tensor:
     """Whether the label is not among the ``top_k`` largest logits; (batch, classes), (batch,) → (batch,)."""
     return ~(logits.topk(top_k, dim=1).indices == labels[:, None]).any(dim=1)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Each image of a batch scaled to L2 norm 1; an image of zeros stays zero."""
+    return x / _norms(x).clamp_min(torch.finfo(x.dtype).tiny)
 
 
 @exact_float32()
@@ -51,19 +58,29 @@ def pgd(
     loss: str = "cross-entropy",
     early_stop: bool = True,
 ) -> Adversarial:
-    """Projected gradient descent in the L2 ball of radius ``eps`` and the box [0, 1] (Madry et al. 2018), from zero.
+    """Projected gradient descent in the L2 ball of radius ``eps`` and the box [0, 1] (Madry et al. 2018).
 
-    Each step moves by ``step_size`` (default 2·eps/steps) along the normalised gradient of the loss (paper, eq. 8).
-    ``eps`` is one radius, or one an image. With ``early_stop`` an image is done as soon as its label leaves the
-    ``top_k``; without, every image takes all steps, as adversarial training wants. ``loss``: see ``LOSSES``.
+    The attack starts at the image. Each step moves along the normalised gradient of the loss (paper, eq. 8). No
+    returned image is further than ``eps`` from its original.
+
+    ``model``: returns logits (batch, classes).
+    ``images``: (batch, channels, height, width) in [0, 1].
+    ``labels``: (batch,), int64.
+    ``eps``: the largest L2 distance, in [0, 1] pixels; one number, or one per image (batch,).
+    ``steps``: the number of gradient steps.
+    ``step_size``: the L2 length of a step; by default 2·eps/steps.
+    ``top_k``: the attack succeeds when the label is no longer among the ``top_k`` largest logits.
+    ``loss``: one of ``LOSSES``.
+    ``early_stop``: stop for an image as soon as the attack succeeds. Without it, every image takes all steps, which
+    adversarial training needs.
     """
     _check_images(images)
     radius = _column(eps, images)
-    require(bool((radius > 0).all()), f"--eps: expected positive radii, got {float(radius.min()):g}")
+    require(bool((radius > 0).all()), f"`eps`: expected positive radii, got {float(radius.min()):g}")
     _check_steps(steps, loss)
     size = 2 * radius / steps if step_size is None else torch.full_like(radius, step_size)
     images = images.detach()
-    found = images.clone()
+    adversarial = images.clone()
     active = torch.arange(len(images), device=images.device)
     x = images
     for _ in range(steps):
@@ -77,8 +94,8 @@ def pgd(
         shift = x + size[active] * direction - start
         shift = shift * (most / _norms(shift).clamp_min(most))
         x = (start + shift).clamp(0, 1)
-        found[active] = x
-    return _verified(model, images, found, labels, top_k)
+        adversarial[active] = x
+    return _verified(model, images, adversarial, labels, top_k)
 
 
 @exact_float32()
@@ -97,62 +114,83 @@ def ddn(
 ) -> Adversarial:
     """Decoupled direction and norm (Rony et al. 2019): the smallest L2 perturbation found in ``steps`` steps.
 
-    The perturbation moves along the normalised gradient with a step size that falls from 1 to 0.01 on a cosine;
-    its norm shrinks by the factor 1 − gamma where it is adversarial and grows by 1 + gamma where it is not,
-    up to ``eps``. With ``early_stop`` images that are wrong from the start take no step.
+    The perturbation moves along the normalised gradient with a step size that falls from 1 to 0.01 on a cosine. Its
+    norm is multiplied by 1 − gamma where it is adversarial, and by 1 + gamma where it is not, up to ``eps``.
+
+    ``model``: returns logits (batch, classes).
+    ``images``: (batch, channels, height, width) in [0, 1].
+    ``labels``: (batch,), int64.
+    ``steps``: the number of gradient steps.
+    ``eps``: the largest L2 distance, in [0, 1] pixels.
+    ``init_norm``: the L2 norm of the first perturbation.
+    ``gamma``: the relative change of the norm per step.
+    ``top_k``: the attack succeeds when the label is no longer among the ``top_k`` largest logits.
+    ``loss``: one of ``LOSSES``.
+    ``early_stop``: images that are misclassified from the start take no step.
     """
     _check_images(images)
     _check_steps(steps, loss)
-    require(eps > 0, f"--eps: expected a positive radius, got {eps}")
+    require(eps > 0, f"`eps`: expected a positive radius, got {eps}")
     images = images.detach()
-    found = images.clone()
+    adversarial = images.clone()
     active = torch.arange(len(images), device=images.device)
     if early_stop:
         with torch.no_grad():
             active = active[~is_wrong(model(images), labels, top_k)]
-    start, label = images[active], labels[active]
-    best, best_norm = start.clone(), torch.full((len(start),), torch.inf, device=images.device)
-    shift, norm = torch.zeros_like(start), _column(min(init_norm, eps), start)
-    for step in range(steps if len(start) else 0):
-        logits, direction = _ascent(model, start + shift, label, loss, top_k)
-        wrong = _keep_better(best, best_norm, start, shift, logits, label, top_k)
-        if step > 0:
-            norm = (norm * torch.where(wrong.view_as(norm), 1 - gamma, 1 + gamma)).clamp_max(eps)
-        size = 0.01 + (1 - 0.01) * (1 + math.cos(math.pi * step / steps)) / 2
-        shift = norm * _unit(shift + size * direction)
-        shift = (start + shift).clamp(0, 1) - start
-    if len(start):
+    if len(active):
+        start, label = images[active], labels[active]
+        closest = _Closest(start, label, top_k)
+        shift, norm = torch.zeros_like(start), _column(min(init_norm, eps), start)
+        for step in range(steps):
+            logits, direction = _ascent(model, start + shift, label, loss, top_k)
+            wrong = closest.update(shift, logits)
+            if step > 0:
+                norm = (norm * torch.where(wrong.view_as(norm), 1 - gamma, 1 + gamma)).clamp_max(eps)
+            size = 0.01 + (1 - 0.01) * (1 + math.cos(math.pi * step / steps)) / 2
+            shift = norm * unit(shift + size * direction)
+            shift = (start + shift).clamp(0, 1) - start
         with torch.no_grad():
-            _keep_better(best, best_norm, start, shift, model(start + shift), label, top_k)
-        failed = best_norm.isinf()
-        best[failed] = (start + shift)[failed]
-        found[active] = best
-    return _verified(model, images, found, labels, top_k)
+            closest.update(shift, model(start + shift))
+        failed = closest.distance.isinf()
+        closest.images[failed] = (start + shift)[failed]
+        adversarial[active] = closest.images
+    return _verified(model, images, adversarial, labels, top_k)
 
 
-def _keep_better(
-    best: Tensor, best_norm: Tensor, start: Tensor, shift: Tensor, logits: Tensor, label: Tensor, top_k: int
-) -> Tensor:
-    """Where start + shift is wrong; where it is also closer than the best so far, it becomes the best."""
-    wrong = is_wrong(logits, label, top_k)
-    length = _norms(shift).flatten()
-    better = wrong & (length < best_norm)
-    best[better], best_norm[better] = (start + shift)[better], length[better]
-    return wrong
+class _Closest:
+    """The closest adversarial images so far; ``distance`` (batch,) is infinite where there is none."""
+
+    def __init__(self, start: Tensor, labels: Tensor, top_k: int) -> None:
+        self._start, self._labels, self._top_k = start, labels, top_k
+        self.images = start.clone()
+        self.distance = torch.full((len(start),), torch.inf, device=start.device)
+
+    def update(self, shift: Tensor, logits: Tensor) -> Tensor:
+        """Where start + shift, which has these logits, is misclassified; keeps it where it is also closer."""
+        wrong = is_wrong(logits, self._labels, self._top_k)
+        length = _norms(shift).flatten()
+        better = wrong & (length < self.distance)
+        self.images[better], self.distance[better] = (self._start + shift)[better], length[better]
+        return wrong
 
 
 class GaussianAverage(nn.Module):
-    """log of the mean over ``samples`` noise draws of softmax model(x + η), η ~ N(0, σ²I); (batch, classes).
+    """The Gaussian average of a network: log of the mean of softmax model(x + η), η ~ N(0, σ²I); (batch, classes).
 
-    The noise is drawn once, at the first call, in pairs η and −η, and shared by all images and all later calls, so
-    that an attack sees one fixed function; its softmax is the Monte Carlo mean of the probabilities. At most
-    ``AT_ONCE`` noisy images are in memory, forward and backward (activations are computed again when needed).
+    The noise is sampled once, at the first call, in pairs η and −η. All images and all later calls share it, so an
+    attack sees one fixed function. At most ``AT_ONCE`` noisy images are in memory, forward and backward; activations
+    are recomputed where needed.
+
+    ``model``: returns logits (batch, classes) for images in [0, 1].
+    ``sigma``: the noise level σ, in [0, 1] pixels.
+    ``samples``: how many noise samples the mean is taken over.
+    ``seed``: of the noise.
     """
 
     def __init__(self, model: nn.Module, *, sigma: float, samples: int, seed: int = 0) -> None:
         super().__init__()
-        require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
-        require(samples > 0, f"--noise-samples: expected at least one, got {samples}")
+        require(sigma > 0, f"`sigma`: expected a positive number, got {sigma}")
+        require(samples > 0, f"`samples`: expected at least 1, got {samples}")
         self.model, self.sigma, self.samples, self.seed = model, sigma, samples, seed
         self.noise: Tensor | None = None
 
@@ -160,7 +198,7 @@ class GaussianAverage(nn.Module):
         return _log_mean(self.log_probabilities(x))
 
     def log_probabilities(self, x: Tensor) -> Tensor:
-        """log softmax model(x + η_i) for every draw, (samples, batch, classes)."""
+        """log softmax model(x + η_i) for every noise sample, (samples, batch, classes)."""
         if self.noise is None or self.noise.shape[2:] != x.shape[1:] or self.noise.device != x.device:
             generator = torch.Generator().manual_seed(self.seed)
             half = self.sigma * torch.randn((self.samples + 1) // 2, 1, *x.shape[1:], generator=generator)
@@ -213,25 +251,28 @@ LOSSES: dict[str, Callable[[nn.Module, Tensor, Tensor, int], tuple[Tensor, Tenso
     "margin": _margin,
     "per-sample": _per_sample,
 }
-"""What an attack climbs: the cross-entropy of the label (of a ``GaussianAverage``, −log mean probability: Salman 2019);
-the k-th largest other logit less the label's; or, of a ``GaussianAverage``, the sum over the draws of the cross-entropy
-of each (paper, eq. 9). Each gives the logits too."""
+"""What an attack maximises; each function returns the logits and the loss.
+
+- cross-entropy: of the label. For a ``GaussianAverage`` this is −log of the mean probability (Salman 2019).
+- margin: the k-th largest other logit minus the label's.
+- per-sample: only for a ``GaussianAverage``, the sum over the samples of the cross-entropy of each (paper, eq. 9).
+"""
 
 
 def _ascent(model: nn.Module, x: Tensor, labels: Tensor, loss: str, top_k: int) -> tuple[Tensor, Tensor]:
-    """Logits at ``x`` and the unit direction in which the loss grows fastest."""
+    """Logits at ``x``, and the unit direction in which the loss grows fastest."""
     x = x.detach().requires_grad_(True)
     with torch.enable_grad():
-        logits, climbed = LOSSES[loss](model, x, labels, top_k)
-    (gradient,) = torch.autograd.grad(climbed, x)
-    return logits.detach(), _unit(gradient)
+        logits, objective = LOSSES[loss](model, x, labels, top_k)
+    (gradient,) = torch.autograd.grad(objective, x)
+    return logits.detach(), unit(gradient)
 
 
-def _verified(model: nn.Module, images: Tensor, found: Tensor, labels: Tensor, top_k: int) -> Adversarial:
+def _verified(model: nn.Module, images: Tensor, adversarial: Tensor, labels: Tensor, top_k: int) -> Adversarial:
     with torch.no_grad():
-        success = is_wrong(model(found), labels, top_k)
-    distance = torch.where(success, _norms(found - images).flatten(), torch.inf)
-    return Adversarial(found, distance, success)
+        success = is_wrong(model(adversarial), labels, top_k)
+    distance = torch.where(success, _norms(adversarial - images).flatten(), torch.inf)
+    return Adversarial(adversarial, distance, success)
 
 
 def _check_images(images: Tensor) -> None:
@@ -239,12 +280,12 @@ def _check_images(images: Tensor) -> None:
 
 
 def _check_steps(steps: int, loss: str) -> None:
-    require(steps > 0, f"--steps: expected at least 1, got {steps}")
-    require(loss in LOSSES, f"--loss: expected {', '.join(LOSSES)}, got {loss!r}")
+    require(steps > 0, f"`steps`: expected at least 1, got {steps}")
+    require(loss in LOSSES, f"`loss`: expected {', '.join(LOSSES)}, got {loss!r}")
 
 
 def _column(value: float | Tensor, images: Tensor) -> Tensor:
-    """One number an image, shaped to multiply it."""
+    """One number per image, shaped to multiply it."""
     numbers = torch.as_tensor(value, dtype=images.dtype, device=images.device).expand(len(images))
     return numbers.reshape(-1, *[1] * (images.ndim - 1))
 
@@ -253,8 +294,3 @@ def _norms(x: Tensor) -> Tensor:
     """L2 norm of each image, shaped to multiply it."""
     norms: Tensor = x.flatten(1).norm(dim=1)
     return norms.view(-1, *[1] * (x.ndim - 1))
-
-
-def _unit(x: Tensor) -> Tensor:
-    """Each image scaled to norm 1; an image of zeros stays zero."""
-    return x / _norms(x).clamp_min(torch.finfo(x.dtype).tiny)

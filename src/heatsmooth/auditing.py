@@ -1,12 +1,11 @@
-"""The audit: whether a certificate is true, and whether it carries over to the network that is deployed.
+"""The audit: whether certificates are true, and whether they carry over to the network that is deployed.
 
-A certificate speaks of the Gaussian average g of a network v; what runs at work is v, in one pass. The audit measures
-how often the two agree, how far v is from an average, and attacks both inside the radii they were given.
+A certificate covers the Gaussian average g of a network v. What is deployed is v, in one pass. The audit measures how
+often the two agree and how far v is from an average, and attacks both inside their radii.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,136 +15,154 @@ from torch import Tensor, nn
 from heatsmooth.attacks import GaussianAverage, ddn, pgd
 from heatsmooth.certification.certificates import certify_each
 from heatsmooth.certification.sampling import Job, Sampler, drawing
-from heatsmooth.certification.settings import Settings
+from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.device import exact_float32
-from heatsmooth.errors import require
 from heatsmooth.models import count_classes, device_of, for_inference
 from heatsmooth.progress import Progress, silent
+from heatsmooth.results.audit import (
+    CONFIDENCE,
+    Agreement,
+    Approximation,
+    AuditMeasures,
+    AuditResult,
+    AuditSettings,
+    AverageAttacks,
+    Broken,
+    Distances,
+    NetworkAttacks,
+    Slope,
+    SurvivingFraction,
+    Verdict,
+    VerdictKind,
+)
 from heatsmooth.results.certificates import Certificates
-from heatsmooth.results.guarantees import BasisKind
-from heatsmooth.statistics.bounds import clopper_pearson, clopper_pearson_lower, predict
+from heatsmooth.statistics.bounds import clopper_pearson_lower, predict
 from heatsmooth.statistics.radii import l_bound, round_down
 
-CONFIDENCE = 0.95
-"""Of every interval in an audit."""
-SURE = 0.001
-"""How improbable broken certificates of the average must be by chance before the audit calls them false."""
+FALSE_ALARM = 0.001
+"""The audit calls certificates false if as many violations have at most this probability for true certificates."""
 TOLERATED = 0.01
 """The share of images that may break inside their L-bound before the audit calls it broken."""
 SURVIVING = 0.99
-"""The share of images for which the calibrated, empirical radius holds against these attacks."""
+"""The share of images that survive these attacks at the reported fraction of the radius."""
 AGREEING = 0.95
-"""Below this agreement of one pass and average, the certificates say little of the deployed network."""
+"""Below this agreement of one pass and average, the certificates say little about the deployed network."""
 
-
-@dataclass(frozen=True)
-class Audit:
-    """How hard to look."""
-
-    sigma: float
-    n: int = 1000
-    """Noisy draws an image, for the certificate, for the mean probabilities, and to confirm a broken average."""
-    alpha: float = 0.001
-    steps: int = 50
-    """Of DDN on the network, and of PGD on both."""
-    noise_samples: int = 32
-    """Draws of the average that PGD climbs."""
-    batch_size: int = 50
+Floats = NDArray[np.float64]
 
 
 @exact_float32()
 def audit(
     model: nn.Module,
     images: ImageSet,
+    settings: AuditSettings,
     *,
-    sigma: float,
     teacher: nn.Module | None = None,
     seed: int = 0,
     progress: Progress = silent,
-    **choices: Any,
-) -> dict[str, Any]:
-    """What is true of ``model``'s radii at noise ``sigma`` on these images, as plain numbers and a verdict.
+) -> AuditResult:
+    """Test the radii of ``model`` on these images by attack.
 
-    ``teacher``: the network it was smoothed from, to compare with its average. ``choices``: fields of ``Audit``.
-    Labels are not needed: the audit is about predictions that change, not about right ones.
+    Labels are not needed: the audit is about predictions that change, not about correct ones.
+
+    - ``model``: the network; logits (images, classes) from images (images, channels, height, width) in [0, 1].
+    - ``images``: the images to audit it on.
+    - ``settings``: noise level, samples and steps.
+    - ``teacher``: the network that it was smoothed from. Its average is compared with one pass of ``model``.
+    - ``seed``: of the noise.
+    - ``progress``: called with what is done, how far it is, and how far it goes.
     """
-    how = Audit(sigma, **choices)
-    require(how.steps > 0, f"--steps: expected at least 1, got {how.steps}")
-    settings = Settings(sigma, n=how.n, alpha=how.alpha)
+    certificate = Settings(settings.sigma, n=settings.n, alpha=settings.alpha)
     examples = images.images(torch.arange(min(4, len(images)))).to(device_of(model))
-    fast = for_inference(model, examples)
     unlabelled = images.without_labels()
-    certificates = Certificates.of(certify_each(model, unlabelled, settings, seed=seed, means=True, progress=progress))
-    in_order = np.searchsorted(certificates.indices, images.indices.numpy())
-    certified = _Certified(
-        one_pass=certificates.clean_probabilities[in_order],
-        average=certificates.average_probabilities[in_order],
-        classes=certificates.classes[in_order],
-        radii=certificates.radii[in_order],
+    certificates = Certificates.of(
+        certify_each(model, unlabelled, certificate, Sampling(seed=seed, means=True), progress=progress)
     )
-    network = _attack_network(fast, unlabelled, certified, how, progress)
-    found = {
-        "sigma": sigma,
-        "alpha": how.alpha,
-        "images": len(images),
-        "n": how.n,
-        "seed": seed,
-        "agreement": _share("count", int((certified.one_pass.argmax(1) == certified.classes).sum()), len(images)),
-        "approximation": {
-            "self": _distances(certified.one_pass, certified.average),
-            "teacher": None
-            if teacher is None
-            else _distances(certified.one_pass, _mean_probabilities(teacher, unlabelled, how, seed, progress)),
-        },
-        "average_attacks": _attack_average(fast, unlabelled, certified, how, seed, progress),
-        "network_attacks": _broken(network, certified, sigma),
-        "lipschitz": _lipschitz(network, sigma),
-    }
-    return found | {"verdict": verdict(found)}
+    certified = _Certified.of(certificates, images)
+    work = _Work(for_inference(model, examples), unlabelled, settings, seed, progress)
+    attacked = _attack_network(work, certified)
+    measures = AuditMeasures(
+        sigma=settings.sigma,
+        alpha=settings.alpha,
+        images=len(images),
+        n=settings.n,
+        seed=seed,
+        agreement=Agreement.of(int(certified.agrees.sum()), len(images)),
+        approximation=Approximation(
+            own=_distances(certified.one_pass, certified.average),
+            teacher=None if teacher is None else _distances(certified.one_pass, _mean_probabilities(teacher, work)),
+        ),
+        average_attacks=_attack_average(work, certified),
+        network_attacks=_network_attacks(attacked, certified, settings.sigma),
+        lipschitz=_slope_ratio(attacked, settings.sigma),
+    )
+    return AuditResult(**vars(measures), verdict=verdict(measures))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The network that is audited, on what, and how."""
+
+    model: nn.Module
+    images: ImageSet
+    settings: AuditSettings
+    seed: int
+    progress: Progress
 
 
 @dataclass(frozen=True)
 class _Certified:
-    """What certification found, one row an image: probabilities in one pass and on average, class and radius."""
+    """Per image: probabilities in one pass and on average (images, classes), class and radius (images,)."""
 
-    one_pass: NDArray[np.float64]
-    average: NDArray[np.float64]
+    one_pass: Floats
+    average: Floats
     classes: NDArray[np.int64]
-    radii: NDArray[np.float64]
+    radii: Floats
+
+    @classmethod
+    def of(cls, certificates: Certificates, images: ImageSet) -> Self:
+        """In the order of ``images``."""
+        order = np.searchsorted(certificates.indices, images.indices.numpy())
+        return cls(
+            one_pass=certificates.clean_probabilities[order],
+            average=certificates.average_probabilities[order],
+            classes=certificates.classes[order],
+            radii=certificates.radii[order],
+        )
+
+    @property
+    def agrees(self) -> NDArray[np.bool_]:
+        """Where one pass has the class of the average."""
+        return np.asarray(self.one_pass.argmax(1) == self.classes)
 
 
 @dataclass(frozen=True)
-class _Broken:
-    """The smallest distance at which an attack broke the network's own class, and the steepest slope seen."""
+class _NetworkAttack:
+    """Per image, the smallest distance at which an attack changed the class of one pass, and the steepest slope."""
 
-    distances: NDArray[np.float64]
-    slopes: NDArray[np.float64]
-
-
-def _batches(images: ImageSet, size: int) -> Iterator[Tensor]:
-    yield from torch.arange(len(images)).split(size)
+    distances: Floats
+    slopes: Floats
 
 
-def _attack_network(
-    model: nn.Module, images: ImageSet, certified: _Certified, how: Audit, progress: Progress
-) -> _Broken:
-    """DDN for the smallest distance, PGD at exactly the L-bound and the certified radius; the least of them counts."""
+def _attack_network(work: _Work, certified: _Certified) -> _NetworkAttack:
+    """DDN for the smallest distance, and PGD at exactly the L-bound and the certified radius; the smallest counts."""
+    model, settings = work.model, work.settings
     device = device_of(model)
-    claimed = np.stack([l_bound(certified.one_pass, sigma=how.sigma), certified.radii])
+    radii_to_test = np.stack([l_bound(certified.one_pass, sigma=settings.sigma), certified.radii])
     distances, slopes = [], []
-    for positions in _batches(images, how.batch_size):
-        x = images.images(positions).to(device)
+    for positions in torch.arange(len(work.images)).split(settings.batch_size):
+        x = work.images.images(positions).to(device)
         labels = torch.from_numpy(certified.one_pass[positions.numpy()].argmax(1)).to(device)
-        attacks = [ddn(model, x, labels, steps=how.steps)]
-        for radii in claimed:
+        attacks = [ddn(model, x, labels, steps=settings.steps)]
+        for radii in radii_to_test:
             eps = torch.from_numpy(radii[positions.numpy()]).to(x).clamp_min(1e-6)
-            attacks.append(pgd(model, x, labels, eps=eps, steps=how.steps))
-        distances.append(torch.stack([found.distance for found in attacks]).min(0).values.cpu())
+            attacks.append(pgd(model, x, labels, eps=eps, steps=settings.steps))
+        distances.append(torch.stack([attack.distance for attack in attacks]).min(0).values.cpu())
         points = [x, attacks[0].images, (x + attacks[0].images) / 2]
         slopes.append(torch.stack([_slope(model, point, labels) for point in points]).max(0).values.cpu())
-        progress("attacking the network", int(positions[-1]) + 1, len(images))
-    return _Broken(torch.cat(distances).double().numpy(), torch.cat(slopes).double().numpy())
+        work.progress("attacking the network", int(positions[-1]) + 1, len(work.images))
+    return _NetworkAttack(torch.cat(distances).double().numpy(), torch.cat(slopes).double().numpy())
 
 
 def _slope(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
@@ -159,138 +176,124 @@ def _slope(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
     return norms
 
 
-def _attack_average(
-    model: nn.Module, images: ImageSet, certified: _Certified, how: Audit, seed: int, progress: Progress
-) -> dict[str, Any]:
-    """PGD on the average inside its certified radius; a break counts when fresh draws confirm another class at 1−α."""
-    device = device_of(model)
-    average = GaussianAverage(model, sigma=how.sigma, samples=how.noise_samples, seed=seed)
-    inside = np.flatnonzero(certified.radii > 0)
-    attacked: dict[int, Tensor] = {}
-    for first in range(0, len(inside), how.batch_size):
-        positions = torch.from_numpy(inside[first : first + how.batch_size])
-        x = images.images(positions).to(device)
+def _attack_average(work: _Work, certified: _Certified) -> AverageAttacks:
+    """PGD on the average inside its certified radius; a violation counts if new samples confirm it at 1−α."""
+    settings = work.settings
+    average = GaussianAverage(work.model, sigma=settings.sigma, samples=settings.noise_samples, seed=work.seed)
+    device = device_of(work.model)
+    with_radius = np.flatnonzero(certified.radii > 0)
+    adversarial: dict[int, Tensor] = {}
+    for positions in torch.from_numpy(with_radius).split(settings.batch_size) if len(with_radius) else ():
+        x = work.images.images(positions).to(device)
         labels = torch.from_numpy(certified.classes[positions.numpy()]).to(device)
         eps = torch.from_numpy(certified.radii[positions.numpy()]).to(x)
-        found = pgd(average, x, labels, eps=eps * (1 - 1e-6), steps=how.steps)
-        within = (found.images - x).flatten(1).double().norm(dim=1) < eps.double()
-        points = torch.where(within[:, None, None, None], found.images, x).cpu()  # rounding may step out
-        attacked |= dict(zip(positions.tolist(), points, strict=True))
-        progress("attacking the average", first + len(positions), len(inside))
-    sampler = Sampler(model, sigma=how.sigma, classes=certified.average.shape[1], seed=seed)
-    jobs = (Job(position, image, drawing("confirmation", how.n)) for position, image in attacked.items())
+        attack = pgd(average, x, labels, eps=eps * (1 - 1e-6), steps=settings.steps)
+        within = (attack.images - x).flatten(1).double().norm(dim=1) < eps.double()
+        points = torch.where(within[:, None, None, None], attack.images, x).cpu()  # rounding may leave the ball
+        adversarial |= dict(zip(positions.tolist(), points, strict=True))
+        work.progress("attacking the average", len(adversarial), len(with_radius))
+    sampler = Sampler(work.model, sigma=settings.sigma, classes=certified.average.shape[1], seed=work.seed)
+    jobs = (Job(position, image, drawing("confirmation", settings.n)) for position, image in adversarial.items())
     violations = 0
     for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
-        other, abstain = predict(tally.counts[None], alpha=how.alpha)
+        other, abstain = predict(tally.counts[None], alpha=settings.alpha)
         violations += bool(not abstain[0] and other[0] != certified.classes[job.index])
-        progress("confirming", number, len(inside))
-    chances = len(images) + len(inside)  # of a false certificate, and of a false confirmation
-    return {"attacked": len(inside), "violations": violations, "expected_at_most": how.alpha * chances}
+        work.progress("confirming", number, len(with_radius))
+    chances = len(work.images) + len(with_radius)  # of a false certificate, and of a false confirmation
+    return AverageAttacks(attacked=len(with_radius), violations=violations, expected_at_most=settings.alpha * chances)
 
 
-def _mean_probabilities(
-    model: nn.Module, images: ImageSet, how: Audit, seed: int, progress: Progress
-) -> NDArray[np.float64]:
+def _mean_probabilities(model: nn.Module, work: _Work) -> Floats:
     """Monte Carlo mean of softmax model(x + η), (images, classes)."""
+    images, settings = work.images, work.settings
     every = torch.arange(len(images))
     examples = images.images(every[:4]).to(device_of(model))
     classes = count_classes(model, examples)
-    sampler = Sampler(for_inference(model, examples), sigma=how.sigma, classes=classes, seed=seed)
-    jobs = (Job(int(i), images.images(every[i : i + 1])[0], drawing("teacher", how.n)) for i in every)
+    sampler = Sampler(for_inference(model, examples), sigma=settings.sigma, classes=classes, seed=work.seed)
+    jobs = (Job(int(i), images.images(every[i : i + 1])[0], drawing("teacher", settings.n)) for i in every)
     means = np.zeros((len(images), classes))
     for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
         means[job.index] = tally.sums / tally.n
-        progress("averaging the teacher", number, len(images))
+        work.progress("averaging the teacher", number, len(images))
     return means
 
 
-def _distances(one_pass: NDArray[np.float64], average: NDArray[np.float64]) -> dict[str, Any]:
-    """L2 distance of probabilities, over images: mean with its interval (None of one image), median, largest."""
-    apart = np.linalg.norm(one_pass - average, axis=1)
-    mean = float(apart.mean())
-    error = 1.96 * float(apart.std(ddof=1)) / np.sqrt(len(apart)) if len(apart) > 1 else None
-    return {
-        "mean": mean,
-        "interval": None if error is None else [mean - error, mean + error],
-        "median": float(np.median(apart)),
-        "largest": float(apart.max()),
-    }
+def _distances(one_pass: Floats, average: Floats) -> Distances:
+    """L2 distances of probabilities over images; one image has no interval of the mean."""
+    distances = np.linalg.norm(one_pass - average, axis=1)
+    mean = float(distances.mean())
+    error = 1.96 * float(distances.std(ddof=1)) / np.sqrt(len(distances)) if len(distances) > 1 else None
+    return Distances(
+        mean=mean,
+        interval=None if error is None else (mean - error, mean + error),
+        median=float(np.median(distances)),
+        largest=float(distances.max()),
+    )
 
 
-def _share(name: str, count: int, of: int) -> dict[str, Any]:
-    """A count among images, its share, and the exact interval of the share."""
-    low, high = clopper_pearson(count, of, 1 - CONFIDENCE) if of else (0.0, 1.0)
-    interval = [float(low), float(high)]
-    return {
-        name: count,
-        "images" if name == "count" else "attacked": of,
-        "share": count / max(of, 1),
-        "interval": interval,
-    }
-
-
-def _broken(network: _Broken, certified: _Certified, sigma: float) -> dict[str, Any]:
-    """How often the one-pass class breaks inside its L-bound, and inside the radius of the average."""
+def _network_attacks(attacked: _NetworkAttack, certified: _Certified, sigma: float) -> NetworkAttacks:
+    """How often the class of one pass changes inside its L-bound, and inside the radius of the average."""
     bound = l_bound(certified.one_pass, sigma=sigma)
-    same = (certified.radii > 0) & (certified.one_pass.argmax(1) == certified.classes)
-    ratios = np.sort(network.distances[same] / certified.radii[same])
+    same = (certified.radii > 0) & certified.agrees
+    ratios = np.sort(attacked.distances[same] / certified.radii[same])
     allowed = int((1 - SURVIVING) * len(ratios))
     fraction = float(ratios[allowed]) if len(ratios) else 0.0
-    return {
-        "inside_l_bound": _share("broken", int((network.distances < bound).sum()), len(bound)),
-        "inside_average_radius": _share(
-            "broken", int((network.distances < certified.radii)[same].sum()), int(same.sum())
+    return NetworkAttacks(
+        inside_l_bound=Broken.of(int((attacked.distances < bound).sum()), len(bound)),
+        inside_average_radius=Broken.of(int((attacked.distances < certified.radii)[same].sum()), int(same.sum())),
+        surviving_fraction=SurvivingFraction(
+            share=SURVIVING, fraction=round_down(min(fraction, 1e6), 4), images=len(ratios)
         ),
-        "surviving_fraction": {
-            "share": SURVIVING,
-            "fraction": round_down(min(fraction, 1e6), 4),
-            "images": len(ratios),
-            "basis": BasisKind.ATTACK,
-        },
-    }
+    )
 
 
-def _lipschitz(network: _Broken, sigma: float) -> dict[str, float]:
-    """The steepest slope of the probability gap that attacks met, against the one the L-bound assumes."""
+def _slope_ratio(attacked: _NetworkAttack, sigma: float) -> Slope:
     assumed = float(np.sqrt(2 / np.pi) / sigma)
-    found = float(network.slopes.max())
-    return {"found": found, "assumed": assumed, "ratio": found / assumed}
+    steepest = float(attacked.slopes.max())
+    return Slope(steepest=steepest, assumed=assumed, ratio=steepest / assumed)
 
 
-def verdict(found: dict[str, Any]) -> dict[str, str]:
-    """In plain words, with the counts behind it."""
-    average, network = found["average_attacks"], found["network_attacks"]["inside_l_bound"]
-    agreement, slope = found["agreement"], found["lipschitz"]
-    attacked, violations, broken = average["attacked"], average["violations"], network["broken"]
-    beyond_chance = clopper_pearson_lower(violations, found["images"] + attacked, SURE) > found["alpha"]
-    if not attacked:
-        of_average = "There was no certificate of the average to test"
-    elif violations:
-        of_average = f"{violations} certificates of the average were broken, no more than chance allows"
-    else:
-        of_average = "Nothing found against certificates of the average"
-    if beyond_chance:
-        kind, conclusion = "broken", "The statistical certificates are false: do not use them."
-    elif broken or slope["ratio"] > 1.01:
-        many = clopper_pearson_lower(broken, network["attacked"], 1 - CONFIDENCE) > TOLERATED
-        verb = "is false" if broken else "has no ground"
-        kind = "broken" if many else "caution"
-        conclusion = f"{of_average}; the network is not an exact average at this σ, so its L-bound {verb}."
-    elif agreement["interval"][0] < AGREEING:
-        doubt = "one pass may disagree with the average too often"
-        if agreement["count"] >= AGREEING * agreement["images"]:
-            doubt = f"too few images to be sure that one pass agrees with the average on {100 * AGREEING:g} %"
-        kind, conclusion = "caution", f"{of_average}; {doubt}."
-    elif violations or not attacked:
-        kind, conclusion = "caution", f"{of_average}."
-    else:
-        kind, conclusion = "holds", f"{of_average}, nor against the L-bound."
-    words = [
+def verdict(measures: AuditMeasures) -> Verdict:
+    """The conclusion in plain words, and the counts behind it."""
+    average, network = measures.average_attacks, measures.network_attacks.inside_l_bound
+    agreement, slope = measures.agreement, measures.lipschitz
+    kind, conclusion = _conclusion(measures)
+    sentences = [
         conclusion,
-        f"Average: {violations} of {attacked} certificates were broken by attack "
-        f"({average['expected_at_most']:.2g} may be).",
-        f"Network in one pass: {broken} of {network['attacked']} predictions break inside their L-bound, "
-        f"slopes reach {slope['ratio']:.2g} times what it assumes; it agrees with its average on "
-        f"{agreement['count']} of {agreement['images']} images.",
+        f"Average: {average.violations} of {average.attacked} certificates were broken by attack "
+        f"({average.expected_at_most:.2g} expected at most).",
+        f"Network in one pass: {network.broken} of {network.attacked} predictions break inside their L-bound. "
+        f"Slopes reach {slope.ratio:.2g} times the value that the L-bound assumes. "
+        f"One pass agrees with the average on {agreement.count} of {agreement.images} images.",
     ]
-    return {"kind": kind, "text": " ".join(words)}
+    return Verdict(kind=kind, text=" ".join(sentences))
+
+
+def _conclusion(measures: AuditMeasures) -> tuple[VerdictKind, str]:
+    average, network = measures.average_attacks, measures.network_attacks.inside_l_bound
+    attempts = measures.images + average.attacked
+    if clopper_pearson_lower(average.violations, attempts, FALSE_ALARM) > measures.alpha:
+        return VerdictKind.BROKEN, "The statistical certificates are false: do not use them."
+    about_average = _about_average(average)
+    if network.broken or measures.lipschitz.ratio > 1.01:
+        many = clopper_pearson_lower(network.broken, network.attacked, 1 - CONFIDENCE) > TOLERATED
+        wrong = "is false" if network.broken else "is not justified"
+        reason = f"The network is not an exact average at this σ, so its L-bound {wrong}."
+        return VerdictKind.BROKEN if many else VerdictKind.CAUTION, f"{about_average}. {reason}"
+    agreement = measures.agreement
+    if agreement.interval[0] < AGREEING:
+        doubt = "One pass may disagree with the average too often"
+        if agreement.count >= AGREEING * agreement.images:
+            doubt = f"There are too few images to show that one pass agrees with the average on {100 * AGREEING:g} %"
+        return VerdictKind.CAUTION, f"{about_average}. {doubt}."
+    if average.violations or not average.attacked:
+        return VerdictKind.CAUTION, f"{about_average}."
+    return VerdictKind.HOLDS, f"{about_average} or against the L-bound."
+
+
+def _about_average(average: AverageAttacks) -> str:
+    if not average.attacked:
+        return "There was no certificate of the average to test"
+    if average.violations:
+        return f"Attacks broke {average.violations} certificates of the average, no more than chance allows"
+    return "The attacks found nothing against the certificates of the average"

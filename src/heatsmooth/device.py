@@ -1,8 +1,8 @@
-"""Where heatsmooth computes: on which device, among which processes, and in float32 that stays float32.
+"""Device, processes and exact float32.
 
-On GPUs since Ampere, torch lets convolutions round float32 inputs to TF32 (10 bits of mantissa) unless it is told not
-to, and a user may have allowed the same, or bfloat16, for matrix products. Finite differences, class counts and the
-comparison of a network with its faster form need all 23 bits.
+On GPUs since Ampere, torch by default rounds the float32 inputs of convolutions to TF32 (10 bits of mantissa). A user
+may have allowed the same, or bfloat16, for matrix products. Finite differences, class counts and the comparison of a
+network with its faster form need all 23 bits.
 """
 
 import os
@@ -20,21 +20,23 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from heatsmooth.errors import require
 
 PATIENCE = timedelta(days=7)
-"""How long processes wait for each other; the launcher ends all of them when one fails."""
+"""Longest time that processes wait for each other. The launcher ends all of them when one fails."""
 PRECISION = "float32"
-"""What runs record about how they were computed: never TF32 nor bfloat16."""
+"""The precision that runs record: never TF32 or bfloat16."""
 
 
 def accelerator(device: str | None = None) -> Accelerator:
-    """The processes this one belongs to: alone, or as ``accelerate launch`` or ``torchrun`` set it up.
+    """The accelerate processes of this run: one alone, or as ``accelerate launch`` or ``torchrun`` set them up.
 
-    Launched processes without a GPU compute on the CPU and still belong together. A process waits for the others as
-    long as it takes: shares of a certification may differ by hours.
+    Launched processes without a GPU compute on the CPU and still work together. A process waits for the others up to
+    ``PATIENCE``, because parts of a certification may differ by hours.
+
+    ``device``: "cpu", or the kind of accelerator of this machine; None selects the accelerator if there is one.
     """
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     require(
         precision in ("", "no"),
-        f"expected --mixed_precision no, got {precision}; finite differences and class counts are float32",
+        f"expected --mixed_precision no, got {precision}; finite differences and class counts need float32",
     )
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
     on_cpu = device == "cpu" or (launched > 1 and not torch.accelerator.is_available())
@@ -42,17 +44,17 @@ def accelerator(device: str | None = None) -> Accelerator:
     buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
     processes = Accelerator(cpu=on_cpu, kwargs_handlers=[buffers, patient])
     kind = processes.device.type
-    require(device in (None, kind), f"--device: expected {kind} on this machine, got {device}; leave it out")
+    require(device in (None, kind), f"`device`: expected {kind} on this machine, got {device}; leave it out")
     require(
         processes.num_processes == launched,
-        f"expected {launched} processes that know of each other, got one alone on {kind}; add --device cpu",
+        f"`device`: expected {launched} connected processes, got one alone on {kind}; use `device` cpu",
     )
     return processes
 
 
 @dataclass(frozen=True)
 class _Switch:
-    """A setting of torch's, and its value at which float32 is computed as float32."""
+    """A setting of torch, and its value for exact float32."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
@@ -60,7 +62,7 @@ class _Switch:
 
 
 def _switches() -> list[_Switch]:
-    """All that could round float32, in the order in which they must be written: later ones refine earlier ones."""
+    """All settings that can round float32, in the order of writing: later ones refine earlier ones."""
     backends = torch.backends
     operations = [
         *(getattr(backends.cudnn, name, None) for name in ("conv", "rnn")),
@@ -71,7 +73,7 @@ def _switches() -> list[_Switch]:
         _attribute(backends.cudnn, "allow_tf32", False),
         _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
         *(_attribute(one, "fp32_precision", "ieee") for one in operations if hasattr(one, "fp32_precision")),
-    ]  # the last kind since torch 2.9
+    ]  # the last kind exists since torch 2.9
 
 
 def _attribute(holder: Any, name: str, exact: Any) -> _Switch:
@@ -85,10 +87,10 @@ _before: list[tuple[_Switch, Any]] = []
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Within it, also as a decorator, float32 is computed as float32; afterwards the user's settings are back.
+    """Compute float32 exactly inside this context or decorator; restore the user's settings afterwards.
 
-    The settings belong to the process. They are changed by the first thread that enters and restored by the last one
-    that leaves, so that none of them is left in TF32 when another one is done.
+    The settings belong to the process. The first thread that enters changes them and the last one that leaves restores
+    them, so no thread falls back to TF32 when another one leaves.
     """
     global _inside
     with _lock:
@@ -108,11 +110,11 @@ def exact_float32() -> Iterator[None]:
 
 
 def _readable(switches: list[_Switch]) -> list[tuple[_Switch, Any]]:
-    """The settings with their values, without older ones that torch refuses to tell because newer ones disagree."""
-    found = []
+    """The settings with their values, without old ones that torch refuses to read because new ones disagree."""
+    values = []
     for switch in switches:
         try:
-            found.append((switch, switch.read()))
+            values.append((switch, switch.read()))
         except RuntimeError:
             continue
-    return found
+    return values

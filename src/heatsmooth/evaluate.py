@@ -9,6 +9,9 @@ from heatsmooth.models import device_of, evaluating, for_inference, images_of_a_
 from heatsmooth.noise import Draw
 from heatsmooth.progress import Progress, silent
 
+TOGETHER = 250
+"""Images evaluated together, at most."""
+
 
 @exact_float32()
 def accuracy(
@@ -17,21 +20,23 @@ def accuracy(
     *,
     sigma: float = 0.0,
     seed: int = 0,
-    batch_size: int = 250,
     progress: Progress = silent,
 ) -> float:
-    """The share of images classified right in one pass, each with one draw of N(0, σ²I) added if ``sigma`` > 0."""
+    """The share of images classified correctly in one pass.
+
+    ``sigma``: if above 0, noise N(0, σ²I) is added to each image. ``seed``: determines that noise.
+    """
     labels = images.known_labels()
     device = device_of(model)
     right = 0
     with evaluating(model), torch.inference_mode():
         fast = for_inference(model, images.images(torch.arange(min(50, len(images)))).to(device))
-        for first in range(0, len(images), batch_size):
-            positions = torch.arange(first, min(first + batch_size, len(images)))
+        for first in range(0, len(images), TOGETHER):
+            positions = torch.arange(first, min(first + TOGETHER, len(images)))
             x = images.images(positions).to(device)
             if sigma > 0:
                 x = x + sigma * Draw(seed, "accuracy", first, device=device).normal(x.shape)
-            passes = x.split(images_of_a_pass(device, x[0].numel()) or batch_size)
+            passes = x.split(images_of_a_pass(device, x[0].numel()) or TOGETHER)
             right += int((torch.cat([fast(some).argmax(1) for some in passes]).cpu() == labels[positions]).sum())
             progress("testing", int(positions[-1]) + 1, len(images))
     return right / len(images)

@@ -1,7 +1,8 @@
-"""Which network a run is about: its architecture, its weights, and what it answers to fixed probe images; no torch.
+"""Which network a run is about: its architecture, its weights, and its answers on fixed probe images; no torch.
 
-Weights alone do not say it: code, plain attributes and buffers that are not saved change answers too. Answers are
-compared within rounding, so that another processor, number of threads or memory layout knows a network again.
+The weights alone do not identify a network: code, plain attributes and buffers that are not saved change its answers
+too. Answers are compared within rounding, so another processor, number of threads or memory layout gives the same
+identity.
 """
 
 import math
@@ -15,27 +16,28 @@ from heatsmooth.errors import InputError
 
 FORMAT = 2
 ROUNDING, LEAST = 1e-4, 1e-2
-"""Answers are alike if they differ by at most this share of the largest of them, or of ``LEAST`` if that is more."""
+"""Answers agree if they differ by at most ``ROUNDING`` times the largest of them, or of ``LEAST`` if more."""
 
+Answers = tuple[tuple[float, ...], ...]
 Difference = tuple[str, Any, Any]
-"""What differs, as it was recorded, and as it is now."""
+"""What differs, as recorded, and as it is now."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a network is known by. What older records do not say is None, and is not compared."""
+    """What identifies a network. A field that an older record lacks is None and is not compared."""
 
     weights: str
     """``model_hash``: of weights, saved buffers, normalisation and configuration."""
     architecture: str | None = None
-    """The name it was built by; ``hf`` for those of transformers, whose configuration is part of the weights' hash."""
+    """The name it was built by; ``hf`` for networks of transformers, whose configuration is part of the hash."""
     shape: tuple[int, ...] | None = None
     """(channels, height, width) of the probe images."""
-    answers: tuple[tuple[float, ...], ...] | None = None
-    """For each probe image a few numbers made of its logits; none if two passes differ (dropout that is on)."""
+    answers: Answers | None = None
+    """A few numbers per probe image, computed from its logits; None if two passes differ (as with active dropout)."""
 
     def difference(self, recorded: Self) -> Difference | None:
-        """The first thing in which this network is not the recorded one; None if it is the same."""
+        """The first difference between this network and the recorded one; None if it is the same."""
         if self.weights != recorded.weights:
             return "weights", recorded.weights, self.weights
         if recorded.architecture is None or self.architecture is None:
@@ -46,80 +48,93 @@ class Identity:
             return None
         if self.shape != recorded.shape:
             return "shape of probe images", recorded.shape, self.shape
-        return _other_answer(recorded.answers, self.answers)
+        return _answer_difference(recorded.answers, self.answers)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON, with a format number."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """From what ``to_json`` gave, or from a hash of weights alone, as older runs recorded it."""
+        """From the result of ``to_json``, or from a hash of weights alone, as in the oldest published runs."""
         if isinstance(value, str):
             return cls(value)
         try:
-            if value["format"] == 1:  # whose answers were compared otherwise
-                return cls(str(value["weights"]), str(value["architecture"]))
+            known = str(value["weights"]), str(value["architecture"])
+            if value["format"] == 1:  # published runs whose answers were computed in another way
+                return cls(*known)
             if value["format"] != FORMAT:
                 raise ValueError(f"format {value['format']}")
-            shape, given = tuple(map(int, value["shape"])), value["answers"]
-            answers = None if given is None else tuple(tuple(map(float, row)) for row in given)
-            if len(shape) != 3 or min(shape) < 1 or not all(map(math.isfinite, chain(*(answers or ())))):
-                raise ValueError(f"shape {value['shape']}, answers {given}"[:200])
-            return cls(str(value["weights"]), str(value["architecture"]), shape, answers)
+            shape = tuple(map(int, value["shape"]))
+            if len(shape) != 3 or min(shape) < 1:
+                raise ValueError(f"shape {shape}"[:200])
+            return cls(*known, shape, _finite(value["answers"]))
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"expected the identity of a network, got {error}; make the run again") from None
 
 
 def recorded_identity(settings: Mapping[str, Any], role: str = "model") -> Identity:
-    """The network that the settings of a run name in this role, by its hash alone if the run is an older one."""
+    """The network of this role in the settings of a run; the oldest published runs have only its hash."""
     networks = settings.get("networks")
-    known = networks.get(role) if isinstance(networks, dict) else None
-    return Identity.from_json(known if known is not None else str(settings.get(role)))
+    recorded = networks.get(role) if isinstance(networks, dict) else None
+    return Identity.from_json(recorded if recorded is not None else str(settings.get(role)))
 
 
-def network_settings(**networks: Identity | None) -> dict[str, Any]:
-    """What the settings of a run say of its networks, by role: the hashes, as ever, and beside them all identities."""
+def network_settings(**networks: Identity | None) -> dict[str, object]:
+    """What the settings of a run record of its networks, by role: their hashes, and under "networks" the identities."""
     hashes = {role: None if network is None else network.weights for role, network in networks.items()}
     return {**hashes, "networks": {role: network.to_json() for role, network in networks.items() if network}}
 
 
 def first_difference(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> Difference | None:
-    """The first key under which two nested settings (JSON) differ, with both values; None if they are equal.
+    """The first key whose values differ in two nested settings (JSON), with both values; None if they are equal.
 
-    Identities of networks are compared as such, where both sides have one.
+    Identities of networks are compared by ``Identity.difference``, where both sides have one.
     """
     for key in sorted(before.keys() | now.keys()):
         one, other = before.get(key), now.get(key)
+        difference: Difference | None = None
         if _is_identity(one) or _is_identity(other):
-            known = one is not None and other is not None
-            found = Identity.from_json(other).difference(Identity.from_json(one)) if known else None
-            if found:
-                return f"{key} {found[0]}", *found[1:]
+            difference = _identity_difference(key, one, other)
         elif {type(one), type(other)} in ({dict}, {dict, NoneType}):
-            found = first_difference(one or {}, other or {}, f"{key} ")
-            if found:
-                return found
+            difference = first_difference(one or {}, other or {}, f"{key} ")
         elif one != other:
-            return f"{within}{key}", one, other
+            difference = f"{within}{key}", one, other
+        if difference:
+            return difference
     return None
+
+
+def _identity_difference(role: str, before: Any, now: Any) -> Difference | None:
+    if before is None or now is None:
+        return None
+    difference = Identity.from_json(now).difference(Identity.from_json(before))
+    return difference and (f"{role} {difference[0]}", *difference[1:])
 
 
 def _is_identity(value: Any) -> bool:
     return isinstance(value, dict) and {"format", "weights", "architecture", "answers"} <= value.keys()
 
 
-def _other_answer(
-    before: tuple[tuple[float, ...], ...] | None, now: tuple[tuple[float, ...], ...] | None
-) -> Difference | None:
+def _finite(answers: Any) -> Answers | None:
+    if answers is None:
+        return None
+    rows = tuple(tuple(map(float, row)) for row in answers)
+    if not all(map(math.isfinite, chain(*rows))):
+        raise ValueError(f"answers {answers}"[:200])
+    return rows
+
+
+def _answer_difference(before: Answers | None, now: Answers | None) -> Difference | None:
     if before is None or now is None:
-        said = {True: "the same in every pass", False: "not the same in every pass"}
-        return None if before is now else ("answers to probe images", said[before is not None], said[now is not None])
+        described = {True: "the same in every pass", False: "not the same in every pass"}
+        one, other = (described[answers is not None] for answers in (before, now))
+        return None if one == other else ("answers to probe images", one, other)
     if [*map(len, before)] != [*map(len, now)]:
         return "answers to probe images", f"{sum(map(len, before))} numbers", f"{sum(map(len, now))} numbers"
-    pairs = [pair for rows in zip(before, now, strict=True) for pair in zip(*rows, strict=True)]
+    pairs = [*zip(chain(*before), chain(*now), strict=True)]
     if not pairs:
         return None
-    tolerance = ROUNDING * max(LEAST, *(abs(number) for pair in pairs for number in pair))
-    one, other = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
-    return None if abs(one - other) <= tolerance else ("answer to a probe image", one, other)
+    tolerance = ROUNDING * max(LEAST, *map(abs, chain(*pairs)))
+    first, second = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
+    return None if abs(first - second) <= tolerance else ("answer to a probe image", first, second)

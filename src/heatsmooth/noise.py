@@ -1,14 +1,14 @@
-"""Reproducible randomness: every random number is a function of a seed and of what it is for."""
+"""Reproducible randomness: every random number is a function of a seed and a purpose."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 
 def mixed_seed(*parts: int | str) -> int:
-    """A 63-bit seed from the parts: equal parts give equal seeds, different parts unrelated ones.
+    """A 63-bit seed from the parts: equal parts give equal seeds, different parts give unrelated seeds.
 
     >>> mixed_seed(0, "step", 7) == mixed_seed(0, "step", 7)
     True
@@ -20,22 +20,25 @@ def mixed_seed(*parts: int | str) -> int:
 
 
 class Draw:
-    """The random numbers of one training step, alike however many processes share the batch.
+    """The random numbers of one training step, the same for any number of processes that share the batch.
 
-    A batch is split over ``world`` processes by rows. Each process draws for the rows of all of them
-    and keeps its own, so that the numbers that meet an image do not depend on ``world``.
+    A batch is split over ``world`` processes by rows. Each process generates the numbers of all rows and keeps those of
+    its own rows, so the numbers for an image do not depend on ``world``.
+
+    ``parts``: what the seed is made of, see ``mixed_seed``.
+    ``device``: where the numbers are generated.
+    ``rank``, ``world``: the number of this process, from 0, and how many there are.
     """
 
     def __init__(self, *parts: int | str, device: torch.device | str = "cpu", rank: int = 0, world: int = 1) -> None:
-        self.device = torch.device(device)
-        self.rank, self.world = rank, world
+        self.device, self.rank, self.world = torch.device(device), rank, world
         self._parts = parts
         self._generator = torch.Generator(self.device).manual_seed(mixed_seed(*parts))
 
     def part(self, number: int, count: int) -> "Draw":
-        """Of ``count`` equal parts of this process's rows, what falls to part ``number``, drawn from the beginning.
+        """The generator for part ``number``, from 0, of ``count`` equal parts of this process's rows.
 
-        The parts draw as so many more processes would: together they see the numbers of the whole.
+        The parts together give the same numbers as the whole, as if there were ``count`` times as many processes.
 
         >>> whole, parts = Draw(0).normal((4, 1)), [Draw(0).part(i, 2).normal((2, 1)) for i in range(2)]
         >>> torch.equal(whole, torch.cat(parts))
@@ -43,17 +46,15 @@ class Draw:
         """
         return Draw(*self._parts, device=self.device, rank=self.rank * count + number, world=self.world * count)
 
-    def _own(self, rows: int) -> slice:
-        return slice(self.rank * rows, (self.rank + 1) * rows)
-
     def normal(self, shape: Sequence[int]) -> Tensor:
-        """Standard normal numbers of this shape; the first axis counts this process's rows."""
-        rows, *rest = shape
-        everyone = torch.randn(rows * self.world, *rest, generator=self._generator, device=self.device)
-        return everyone[self._own(rows)]
+        """Standard normal numbers of this shape; the first axis is the rows of this process."""
+        return self._own_rows(torch.randn, shape)
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """Numbers uniform in [0, 1) of this shape; the first axis counts this process's rows."""
+        """Uniform numbers in [0, 1) of this shape; the first axis is the rows of this process."""
+        return self._own_rows(torch.rand, shape)
+
+    def _own_rows(self, generate: Callable[..., Tensor], shape: Sequence[int]) -> Tensor:
         rows, *rest = shape
-        everyone = torch.rand(rows * self.world, *rest, generator=self._generator, device=self.device)
-        return everyone[self._own(rows)]
+        all_rows = generate(rows * self.world, *rest, generator=self._generator, device=self.device)
+        return all_rows[self.rank * rows : (self.rank + 1) * rows]

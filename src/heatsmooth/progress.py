@@ -1,4 +1,4 @@
-"""Progress with an estimate of the time left, on standard error."""
+"""Progress on standard error, with an estimate of the time left."""
 
 import sys
 import time
@@ -13,7 +13,12 @@ from rich.progress import Progress as RichProgress
 
 
 class Progress(Protocol):
-    """Called with what is being done, how much of it is done, how much there is, and a word on how it goes."""
+    """A function that shows progress.
+
+    ``what``: the task.
+    ``done``, ``total``: how much of it is done, and how much there is.
+    ``note``: a short remark on the state.
+    """
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None: ...
 
@@ -24,7 +29,7 @@ def silent(what: str, done: int, total: int, note: str = "") -> None:
 
 @contextmanager
 def bar(*, shown: bool = True) -> Iterator[Progress]:
-    """A bar for each thing being done, with the time left; plain lines, now and then, where there is no terminal."""
+    """A progress bar per task, with the time left; plain lines, one per tenth, if there is no terminal."""
     console = Console(file=sys.stderr)
     if not shown:
         yield silent
@@ -44,7 +49,7 @@ def bar(*, shown: bool = True) -> Iterator[Progress]:
             def show(what: str, done: int, total: int, note: str = "") -> None:
                 if what not in tasks:
                     tasks[what] = display.add_task(what, total=total, completed=done, note=note)
-                elif done < last[what]:  # the same is done anew: its time begins again
+                elif done < last[what]:  # the task started again, and so does its time
                     display.reset(tasks[what])
                 last[what] = done
                 display.update(tasks[what], completed=done, total=total, note=note)
@@ -55,20 +60,20 @@ def bar(*, shown: bool = True) -> Iterator[Progress]:
 
 
 class _Lines:
-    """One line for each tenth of the work, with the time left if there is any, and again when the same is done anew."""
+    """One line per tenth of the work, with the time left; starts again if the task does."""
 
     def __init__(self) -> None:
         self._shown: dict[str, int] = {}
-        self._begun: dict[str, tuple[float, int]] = {}
+        self._started: dict[str, tuple[float, int]] = {}
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
         tenth, before, now = 10 * done // max(total, 1), self._shown.get(what), time.monotonic()
         if tenth == before:
             return
         if before is None or tenth < before:
-            self._begun[what] = now, done
+            self._started[what] = now, done
         self._shown[what] = tenth
-        begin, first = self._begun[what]
-        left = int((now - begin) * (total - done) / max(done - first, 1))
+        start, first = self._started[what]
+        left = int((now - start) * (total - done) / max(done - first, 1))
         eta = f", ETA {timedelta(seconds=left)}" if left > 0 else ""
         print(f"{what}: {done} of {total}{eta} {note}".rstrip(), file=sys.stderr, flush=True)

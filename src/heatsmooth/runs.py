@@ -1,10 +1,9 @@
-"""A run directory: what was asked, with what, on what machine; its records; safe against kills.
+"""Run directories: settings, provenance and records, safe against kills.
 
-``run.json`` says what the run is. Repeating the command continues it; another command, model, data set
-or seed in the same directory is refused. Files are replaced atomically or appended with fsync.
+``run.json`` describes the run. Repeating the command continues it. A run with another command, model, data set or seed
+is refused in the same directory. Files are replaced atomically or appended with fsync.
 """
 
-import glob
 import hashlib
 import json
 import math
@@ -16,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -23,49 +23,26 @@ from typing import Any, Self
 
 from heatsmooth.errors import InputError
 from heatsmooth.identity import first_difference
-from heatsmooth.locks import DirectoryLock, is_abandoned, one_at_a_time
+from heatsmooth.locks import DirectoryLock, one_at_a_time, remove_abandoned, unwritable
+from heatsmooth.locks import write_atomically as write_atomically
 
 VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors")
+CHECK = "check"
+"""The field of a record with the checksum of its line."""
 
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content``: after a kill at any moment it holds the old or the new, whole.
-
-    Only a file is replaced: never a device, a pipe or a directory. What killed processes of this machine left of
-    earlier attempts is removed.
-    """
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: expected a file to write, got a directory or device; name another")
-    begun = f".{path.name}.{platform.node()}-"
-    for torn in path.parent.glob(f"{glob.escape(begun)}*.part"):
-        if is_abandoned(torn):
-            with suppress(OSError):
-                torn.unlink()
-    part = path.with_name(f"{begun}{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+Json = dict[str, Any]
+"""A JSON object as it is read from a file, before its content is checked."""
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace ``path`` atomically by readable JSON."""
+    """Replace ``path`` atomically by readable JSON; NaN and infinity are refused."""
     write_atomically(path, _encoded(_json(value, indent=2) + "\n"))
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """JSON, which has neither NaN nor infinity: such numbers are an error that names them."""
+    """``value`` as JSON, which has neither NaN nor infinity: such a number is an error that names it."""
     if wrong := next(_not_finite(value), None):
-        raise InputError(f"expected finite numbers to record, got {wrong}; give another number")
+        raise InputError(f"expected finite numbers to record, got {wrong}; use a finite number")
     return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
@@ -82,27 +59,25 @@ def _not_finite(value: Any, where: str = "") -> Iterator[str]:
 
 
 def _encoded(text: str) -> bytes:
-    """JSON as UTF-8; bytes of file names that are none become JSON's own escapes."""
+    """JSON as UTF-8; bytes of file names that are not UTF-8 become JSON escapes."""
     return text.encode(errors="backslashreplace")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     """The JSON object in ``path``."""
     try:
         value = json.loads(path.read_text())
+        reason = "" if isinstance(value, dict) else type(value).__name__
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: expected a JSON object, got {error}; remove the file or name another directory"
-        ) from None
-    if not isinstance(value, dict):
-        raise InputError(
-            f"{path}: expected a JSON object, got {type(value).__name__}; remove the file or name another directory"
-        )
-    return value
+        value, reason = {}, str(error) or type(error).__name__
+    if reason:
+        raise InputError(f"{path}: expected a JSON object, got {reason}; remove the file or name another directory")
+    content: Json = value
+    return content
 
 
-def read_run_info(path: Path) -> dict[str, Any]:
-    """What ``run.json`` says, with its fields of the right kinds."""
+def read_run_info(path: Path) -> Json:
+    """The content of ``run.json``, with fields of the right types."""
     info = read_json(path)
     kinds: dict[str, Any] = {"command": str, "settings": dict, "status": str, "seconds": (int, float)}
     wrong = next((name for name, kind in kinds.items() if not isinstance(info.get(name), kind)), None)
@@ -112,12 +87,8 @@ def read_run_info(path: Path) -> dict[str, Any]:
     return info
 
 
-CHECK = "check"
-"""The field of a record that tells whether its line is as it was written."""
-
-
 def _line(record: Mapping[str, Any]) -> bytes:
-    """A record as a line of JSON, with the CRC-32 of all before it."""
+    """A record as a line of JSON, with the CRC-32 of everything before it."""
     return _encoded(_json({**record, CHECK: _crc(_json(record))}) + "\n")
 
 
@@ -126,9 +97,9 @@ def _crc(text: str) -> str:
 
 
 class Records:
-    """A JSON Lines file of one record a line, each with a check, appended and fsynced.
+    """A JSON Lines file: one record per line, each with a checksum, appended and fsynced.
 
-    A last line torn by a kill is cut off when the file is opened; a broken line before the last is an error.
+    A last line torn by a kill is cut off when the file is opened. A damaged line before the last is an error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -137,7 +108,7 @@ class Records:
         self._file = path.open("ab")
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and wait until it is on the disk."""
+        """Write one record and wait until it is on disk."""
         self._file.write(_line(record))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -148,8 +119,8 @@ class Records:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop the records that are not wanted (those after the checkpoint a run continues from)."""
+    def keep(self, wanted: Callable[[Json], bool]) -> None:
+        """Drop the records that are not wanted (those after the checkpoint from which a run continues)."""
         records = read_records(self.path)
         kept = [record for record in records if wanted(record)]
         if len(kept) < len(records):
@@ -169,10 +140,10 @@ def _cut_torn_line(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """All whole records of a JSON Lines file, without their checks; a torn last line is left out.
+def read_records(path: Path) -> list[Json]:
+    """All whole records of a JSON Lines file, without their checksums; a torn last line is left out.
 
-    A line that is not as it was written is an error; lines that others wrote need no check.
+    A line that does not match its checksum is an error. Lines of other programs need no checksum.
     """
     if not path.exists():
         return []
@@ -181,7 +152,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return [_parsed(path, number, line) for number, line in enumerate(whole.split(b"\n")[:-1], start=1)]
 
 
-def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parsed(path: Path, number: int, line: bytes) -> Json:
     try:
         record = json.loads(line)
         if isinstance(record, dict) and record.pop(CHECK, None) in (None, _crc(json.dumps(record, ensure_ascii=False))):
@@ -191,25 +162,41 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     raise InputError(f"{path}:{number}: expected a JSON record as it was written, got {line[:40]!r}; remove that line")
 
 
-@cache
-def provenance() -> dict[str, Any]:
-    """Versions, source commit and hardware of this process."""
-    versions = {"python": platform.python_version()}
-    for name in VERSIONED:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "versions": versions,
-        "commit": _commit(),
-        "hardware": {
-            "machine": platform.machine(),
-            "system": platform.system(),
-            "cpu": _cpu(),
-            "cores": os.cpu_count(),
-        },
-    }
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """The machine of a process."""
+
+    machine: str
+    system: str
+    cpu: str
+    cores: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The software and hardware that produced a result."""
+
+    versions: dict[str, str]
+    """Of Python and the packages in ``VERSIONED``."""
+    commit: str | None
+    """Of the source, with "+changes" if it has uncommitted changes; None outside a checkout."""
+    hardware: Hardware
+
+    @classmethod
+    @cache
+    def current(cls) -> "Environment":
+        """Of this process."""
+        versions = {"python": platform.python_version()}
+        for name in VERSIONED:
+            with suppress(metadata.PackageNotFoundError):
+                versions[name] = metadata.version(name)
+        hardware = Hardware(machine=platform.machine(), system=platform.system(), cpu=_cpu(), cores=os.cpu_count())
+        return cls(versions=versions, commit=_commit(), hardware=hardware)
+
+
+def provenance() -> Json:
+    """The ``Environment`` of this process as JSON."""
+    return asdict(Environment.current())
 
 
 def _commit() -> str | None:
@@ -236,9 +223,14 @@ def _cpu() -> str:
 class Run:
     """One run directory, held by one process at a time.
 
-    ``settings`` is everything the result depends on. A directory that holds a run with other settings is
-    refused, one with the same settings is continued. Several processes may each hold a ``part`` of the same run;
-    while one does, none holds the whole.
+    A directory that contains a run with other settings is refused; one with the same settings is continued. Several
+    processes may each hold a ``part`` of the same run. While one does, no process holds the whole.
+
+    ``path``: the directory, which is created.
+    ``command``: the command that makes the run.
+    ``settings``: everything that the result depends on, as JSON.
+    ``part``: which part of the run this process makes, as in "-1-of-4"; empty for the whole.
+    ``arguments``: the command line to record; by default that of this process.
     """
 
     def __init__(
@@ -250,41 +242,33 @@ class Run:
         part: str = "",
         arguments: list[str] | None = None,
     ) -> None:
-        self.path = path
+        self.path, self.command, self.part = path, command, part
+        self.settings: Mapping[str, Any] = json.loads(_json(settings))
         self.file = path / f"run{part}.json"
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"--out {path}: expected a writable directory, got {error.strerror}; name another one"
-            ) from None
+            raise unwritable(path, error) from None
         self._lock = DirectoryLock(path, part)
         try:
-            self._remove_torn_files(part)
-            with one_at_a_time(path) if part else nullcontext():  # parts that begin together must see each other
-                self.info = self._begun_or_continued(command, json.loads(_json(settings)), arguments)
+            # what a kill left of write_atomically; a part removes only that of its own run.json
+            remove_abandoned(path, f".run{part}.json.*.part" if part else ".*.part")
+            with one_at_a_time(path) if part else nullcontext():  # parts that start together must see each other
+                self.info = self._started_or_continued(sys.argv[1:] if arguments is None else arguments)
         except BaseException:
             self.close()
             raise
         self._opened = time.monotonic()
 
-    def _remove_torn_files(self, part: str) -> None:
-        """Remove what a kill amid ``write_atomically`` left behind: of a part, that of its ``run.json`` alone."""
-        for file in self.path.glob(f".run{part}.json.*.part" if part else ".*.part"):
-            if is_abandoned(file):
-                file.unlink(missing_ok=True)
-
-    def _begun_or_continued(
-        self, command: str, settings: dict[str, Any], arguments: list[str] | None
-    ) -> dict[str, Any]:
+    def _started_or_continued(self, arguments: list[str]) -> Json:
         for other in sorted(self.path.glob("run*.json")):
-            _refuse_other_settings(self.path, read_run_info(other), command, settings)
+            self._refuse_another_run(read_run_info(other))
         if self.file.exists():
             return read_run_info(self.file)
         info = {
-            "command": command,
-            "settings": settings,
-            "arguments": sys.argv[1:] if arguments is None else arguments,
+            "command": self.command,
+            "settings": self.settings,
+            "arguments": arguments,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "seconds": 0.0,
             "status": "running",
@@ -293,16 +277,40 @@ class Run:
         write_json(self.file, info)
         return info
 
+    def _refuse_another_run(self, info: Json) -> None:
+        """Refuse to continue a run with another command or other settings."""
+        if info["command"] != self.command:
+            raise InputError(
+                f"{self.path}: expected a '{self.command}' run, got a '{info['command']}' run; name another `out`"
+            )
+        difference = first_difference(info["settings"], self.settings)
+        if difference:
+            key, before, now = difference
+            raise InputError(
+                f"{self.path}: expected the {key} it was started with, {before!r}, got {now!r}; "
+                "repeat the first command, or name another `out`"
+            )
+
+    @property
+    def status(self) -> str:
+        """Either "running" or "done"."""
+        return str(self.info["status"])
+
     @property
     def done(self) -> bool:
         """Whether the run has finished."""
-        return bool(self.info["status"] == "done")
+        return self.status == "done"
+
+    @property
+    def seconds(self) -> float:
+        """The time spent until the last ``update`` before it was done."""
+        return float(self.info["seconds"])
 
     def update(self, **facts: Any) -> None:
-        """Add facts to ``run.json``, with the time spent until it was done: looking at a finished run adds none."""
+        """Add facts to ``run.json``, with the time spent. Opening a finished run again adds no time."""
         now = time.monotonic()
         if not self.done:
-            self.info["seconds"] = round(self.info["seconds"] + now - self._opened, 3)
+            self.info["seconds"] = round(self.seconds + now - self._opened, 3)
         self._opened = now
         self.info.update(facts)
         write_json(self.file, self.info)
@@ -314,20 +322,8 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory for other processes."""
         self._lock.close()
-
-
-def _refuse_other_settings(path: Path, info: dict[str, Any], command: str, settings: dict[str, Any]) -> None:
-    if info["command"] != command:
-        raise InputError(f"{path}: expected a '{command}' run, got a '{info['command']}' run; name another --out")
-    difference = first_difference(info["settings"], settings)
-    if difference:
-        key, before, now = difference
-        raise InputError(
-            f"{path}: expected the {key} it was started with, {before!r}, got {now!r}; "
-            "repeat the first command, or name another --out"
-        )
 
 
 def sha256(*parts: bytes) -> str:

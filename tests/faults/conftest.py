@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heatsmooth.data import load
+from heatsmooth.data import load_images
 from heatsmooth.models import save
 from tests.conftest import tiny_classifier
 from tests.faults.processes import Command
@@ -23,7 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """96 training and 24 test images of 14×14."""
     arrays: dict[str, Any] = {}
     for split, count in (("train", 96), ("test", 24)):
-        images = load("fashion-mini", "train" if split == "train" else "test")
+        images = load_images("fashion-mini", "train" if split == "train" else "test")
         arrays[f"{split}_images"] = np.asarray(images.pixels)[:count, 0, ::2, ::2]
         arrays[f"{split}_labels"] = images.known_labels()[:count].numpy()
     path = tmp_path_factory.mktemp("data") / "small.npz"

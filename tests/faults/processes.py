@@ -139,7 +139,7 @@ def _work(
     scratch: Path,
     changes: float | None,
 ) -> None:
-    from heatsmooth.cli import run
+    from heatsmooth.commands.line import run
 
     for stream, file in ((sys.stdout, out), (sys.stderr, err)):
         with file.open("wb") as target:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import typer
-
-from heatsmooth.cli import app
+from heatsmooth.commands.line import COMMANDS, command_named
+from heatsmooth.commands.options import options_of
 from tests.faults.processes import SCALE, Command, confine_writing, server
 
 LINES, PROCESSES = 500 * SCALE, 12 * SCALE
@@ -40,10 +39,13 @@ HOSTILE = (
 
 def known_options() -> dict[str, list[str]]:
     """The options of every command that take a value."""
-    commands = typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
     return {
-        name: [p.opts[0] for p in command.params if p.opts[0].startswith("--") and not getattr(p, "is_flag", False)]
-        for name, command in commands
+        name: [
+            option.flag
+            for option in options_of(command_named(name))
+            if option.flag.startswith("--") and option.value_name
+        ]
+        for name in COMMANDS
     }
 
 
@@ -75,7 +77,7 @@ def fuzzed(chance: random.Random, lines: list[list[str]], options: dict[str, lis
 
 def run_lines(lines: list[list[str]], folder: Path, answers: Connection) -> None:
     """Run the lines one after another in this process; first an empty answer, then each line's exit code and words."""
-    from heatsmooth.cli import run
+    from heatsmooth.commands.line import run
 
     os.chdir(folder)
     confine_writing(folder)
@@ -130,7 +132,7 @@ def test_command_lines_end_well(
     (tmp_path / "file").write_text("precious")
     base = [[*words, "--out", OUT] for words in commands.values()]
     base += [["report", str(finished["certify"]), "--out", "page.html"]]
-    base += [["certify", "--recompute", str(finished["certify"]), "--alpha", "0.01", "--out", OUT]]
+    base += [["recompute", "--from", str(finished["certify"]), "--alpha", "0.01", "--out", OUT]]
     base += [["predict", "--from", str(finished["smooth"]), "--sigma", "0.25", "file"]]
     base += [["calibrate", "--from", str(finished["smooth"]), "--certificates", str(finished["certify"]), "--out", OUT]]
     lines = [fuzzed(chance, base, options) for _ in range(LINES)]

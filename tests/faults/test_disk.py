@@ -34,7 +34,7 @@ def test_a_full_disk_is_one_line_and_later_the_command_goes_on(
 
 def writing(commands: dict[str, list[str]], finished: dict[str, Path], out: Path) -> list[list[object]]:
     """Every command that writes, with its target."""
-    again = ["certify", "--recompute", finished["certify"]]
+    again = ["recompute", "--from", finished["certify"]]
     lines: list[list[object]] = [[*words, "--out", out] for words in commands.values()]
     lines += [[*again, "--out", out], [*again, "--tsv", out], ["report", finished["certify"], "--out", out]]
     calibrated: list[object] = ["calibrate", "--from", finished["smooth"], "--certificates", finished["certify"]]

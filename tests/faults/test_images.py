@@ -79,7 +79,7 @@ def test_sixteen_bits_are_scaled_not_cut_off(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
 def test_an_unknown_range_is_refused(kind: type[np.generic], tmp_path: Path) -> None:
     Image.fromarray(RAMP.astype(kind)).save(tmp_path / "ramp.tif")
-    with pytest.raises(InputError, match="32 bits a channel"):
+    with pytest.raises(InputError, match="32 bits per channel"):
         read_image(tmp_path / "ramp.tif", SIZE)
 
 

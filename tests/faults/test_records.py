@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heatsmooth.cli import run
+from heatsmooth.commands.line import run
 from heatsmooth.runs import CHECK
 from tests.faults.processes import SCALE
 
@@ -21,7 +21,7 @@ VALUES: tuple[Any, ...] = (
     *("", "x", "1", [], [1], [[1]], {}, {"a": 1}, [0] * 9, [0] * 11, [-1] * 10, [float("nan")] * 10, ["1"] * 10),
 )
 READERS = {
-    "certify": ["certify", "--alpha", "0.01", "--json", "--recompute"],
+    "certify": ["recompute", "--alpha", "0.01", "--json", "--from"],
     "attack": ["report", "--json", "--out", "page.html"],
 }
 FILES = {"certify": "certificates.jsonl", "attack": "attacks.jsonl"}

@@ -5,71 +5,74 @@ without the model.
 """
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Unpack, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from heatsmooth.certification import stopping
+from heatsmooth.certification.deterministic import certify_network
+from heatsmooth.certification.radii import largest_radius, radii_of
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
-from heatsmooth.certification.settings import Settings, radii_of
+from heatsmooth.certification.settings import Sampling, Settings, SettingsChanges
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import check_independence, count_classes, device_of, for_inference
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate, Certificates, Counted
+from heatsmooth.results.deterministic import NetworkCertificates
 
 
 def certify_image(settings: Settings, label: int | None = None) -> Procedure[dict[str, Tally]]:
-    """CERTIFY (Cohen 2019, section 3.2.2; paper, section 5.1) for one image, as the draws it asks for.
+    """CERTIFY (Cohen 2019, section 3.2.2; paper, section 5.1) for one image, as the samples it asks for.
 
-    Guarantee: the class is chosen without looking at the estimation draws. So, except with probability α over those,
-    the averaged classifier g(x) = argmax_c P[v(x+η)=c] has this class at x and everywhere within the radius, for any
-    network v. Nothing is said of v itself at a perturbed image. Adaptive sampling may stop at any time, as its bounds
-    hold at all times at once.
+    Guarantee: the class is selected without the estimation samples. So, except with probability α over those, the
+    average g(x) = argmax_c P[v(x+η)=c] has this class at x and everywhere within the radius, for any network v.
+    Nothing is claimed about v itself at a perturbed image. Adaptive sampling may stop at any time, because its bounds
+    hold at all times simultaneously.
     """
     tallies = {CLEAN: (yield Ask(CLEAN, 1))}
     if settings.class_from == "noise":
         tallies["selection"] = yield Ask("selection", settings.n0)
-    chosen = chosen_class(tallies)
+    selected = selected_class(tallies)
     first = min(CHUNK, settings.n) if settings.adaptive else settings.n
-    if settings.n_wrong is not None and label not in (None, chosen):
+    if settings.n_wrong is not None and label not in (None, selected):
         first = settings.n_wrong
     tallies["estimation"] = yield Ask("estimation", first)
-    while settings.adaptive and not stopping.may_stop(tallies["estimation"], chosen, settings):
+    while settings.adaptive and not stopping.may_stop(tallies["estimation"], selected, settings):
         done = tallies["estimation"].n
         more = min(max(CHUNK, done // 20 // CHUNK * CHUNK), settings.n - done)
         tallies["estimation"] = yield Ask("estimation", more)
     return tallies
 
 
-def chosen_class(tallies: dict[str, Tally]) -> int:
-    """The class to certify, from the selection draws if there are any, else from the clean pass."""
+def selected_class(tallies: dict[str, Tally]) -> int:
+    """The class to certify, from the selection samples if there are any, else from the clean pass."""
     return int(tallies.get("selection", tallies[CLEAN]).counts.argmax())
 
 
 def certificate(counted: Counted, settings: Settings) -> Certificate:
     """Class, radius, abstention and guarantee by these settings, from what was counted for an image.
 
-    The radius covers the chosen class, or for top-k the label where it is known. Counts sampled at another σ, and
-    counts whose number depends on themselves under a bound for fixed n, are refused.
+    The radius covers the selected class, or for top-k the label where it is known. Two cases are refused: counts
+    sampled at another σ, and adaptive counts under a bound for a fixed number of samples.
     """
     require(counted.sigma == settings.sigma, f"expected counts of noise σ={settings.sigma:g}, got {counted.sigma:g}")
     require(
         settings.adaptive or not counted.adaptive,
         "expected a bound for any stopping on adaptive counts, got one for fixed n; leave the counts as they are",
     )
-    chosen = counted.clean_class
+    selected = counted.clean_class
     if settings.class_from == "noise":
         if counted.selection is None:
-            raise InputError("--class-from noise: expected selection counts, got none; use --class-from clean")
-        chosen = int(np.argmax(counted.selection))
-    target = counted.label if settings.top_k > 1 and counted.label is not None else chosen
+            raise InputError("`class_from` noise: expected selection counts, got none; use `class_from` clean")
+        selected = int(np.argmax(counted.selection))
+    target = counted.label if settings.top_k > 1 and counted.label is not None else selected
     radius, abstain = radii_of(np.array([counted.counts]), np.array([target]), settings)
     return counted.with_radius(
-        predicted=chosen,
+        predicted=selected,
         target=target,
         radius=float(radius[0]),
         abstain=bool(abstain[0]),
@@ -82,27 +85,26 @@ def certify_each(
     model: nn.Module,
     images: ImageSet,
     settings: Settings,
+    sampling: Sampling,
     *,
-    seed: int = 0,
-    batch_size: int | None = None,
+    known: Mapping[int, Certificate] | None = None,
     positions: Iterable[int] | None = None,
-    compiled: bool = False,
-    means: bool = False,
     progress: Progress = silent,
-    done: int = 0,
-    abstained: int = 0,
 ) -> Iterator[Certificate]:
-    """One certificate per image, as soon as it is done; with ``means`` also the sums for bounds on mean probabilities.
+    """One certificate per image, as soon as it is done.
 
-    ``positions``: the images still to do; ``done`` and ``abstained``: how many are, for the progress.
+    ``positions``: of the images to certify; all, if None. ``known``: certificates that exist already, by index of the
+    image. Their images are not certified again, and the progress counts them.
     """
-    todo = list(range(len(images)) if positions is None else positions)
+    known = known or {}
+    asked = list(range(len(images)) if positions is None else positions)
+    todo = [position for position in asked if int(images.indices[position]) not in known]
     if not todo:
         return
-    first = images.images(torch.tensor(todo[:4]))
-    sampler = prepared(model, images, settings, first, seed=seed, batch_size=batch_size, compiled=compiled)
+    sampler = prepared(model, images, settings, sampling, images.images(torch.tensor(todo[:4])))
     labels = [None] * len(images) if images.labels is None else images.known_labels().tolist()
     label_of: dict[int, int | None] = dict(zip(images.indices.tolist(), labels, strict=True))
+    abstained = sum(item.abstain for item in known.values())
 
     def job(position: int) -> Job[dict[str, Tally]]:
         index = int(images.indices[position])
@@ -110,26 +112,19 @@ def certify_each(
 
     begin = time.monotonic()
     for number, (done_job, tallies) in enumerate(sampler.run(map(job, todo)), start=1):
-        certified = certificate(_counted(done_job, tallies, label_of[done_job.index], settings, means), settings)
+        counted = _counted(done_job, tallies, label_of[done_job.index], settings, sampling.means)
+        certified = certificate(counted, settings)
         abstained += certified.abstain
         speed = sampler.samples / (time.monotonic() - begin)
-        progress("certifying", done + number, done + len(todo), f"{speed:.0f} samples/s, {abstained} abstained")
+        done = len(asked) - len(todo) + number
+        progress("certifying", done, len(asked), f"{speed:.0f} samples/s, {abstained} abstained")
         yield certified
 
 
-def prepared(
-    model: nn.Module,
-    images: ImageSet,
-    settings: Settings,
-    first: Tensor,
-    *,
-    seed: int,
-    batch_size: int | None,
-    compiled: bool,
-) -> Sampler:
+def prepared(model: nn.Module, images: ImageSet, settings: Settings, sampling: Sampling, first: Tensor) -> Sampler:
     """A sampler of the network in its fastest form, after everything that can be refused beforehand is.
 
-    ``first``: up to four of the images, which the faster form is tried on.
+    ``first``: up to four of the images, on which the faster form is compared with the network.
     """
     examples = first.to(device_of(model)).repeat(13, 1, 1, 1)[:CHUNK]
     noise = torch.randn(examples[4:].shape, generator=torch.Generator().manual_seed(0))
@@ -138,22 +133,29 @@ def prepared(
     images.check_classes(classes)
     _check_possible(settings, classes)
     check_independence(model, examples)
-    fast = for_inference(model, examples, compiled=compiled)
-    return Sampler(fast, sigma=settings.sigma, classes=classes, seed=seed, batch_size=batch_size, even=compiled)
+    fast = for_inference(model, examples, compiled=sampling.compiled)
+    return Sampler(
+        fast,
+        sigma=settings.sigma,
+        classes=classes,
+        seed=sampling.seed,
+        batch_size=sampling.batch_size,
+        even=sampling.compiled,
+    )
 
 
 def _check_possible(settings: Settings, classes: int) -> None:
     """Refuse what could never certify anything, before any work is done."""
-    require(settings.top_k < classes, f"--top-k: expected less than the {classes} classes, got {settings.top_k}")
+    require(settings.top_k < classes, f"`top_k`: expected less than the {classes} classes, got {settings.top_k}")
     plain = settings.top_k == 1 and settings.bound == "one-sided"
     require(
         plain or not settings.adaptive,
-        "--adaptive: expected one-sided top-1 certificates, got others; leave it out",
+        "`adaptive`: expected one-sided top-1 certificates, got others; leave it out",
     )
-    ever = settings.n > 0 and settings.largest_radius(classes) is not None
+    ever = settings.n > 0 and largest_radius(settings, classes) is not None
     require(
         ever,
-        f"--n: expected enough draws to certify anything at α={settings.alpha:g}, got {settings.n}; raise --n or α",
+        f"`n`: expected enough samples to certify anything at α={settings.alpha:g}, got {settings.n}; raise `n` or α",
     )
 
 
@@ -178,6 +180,19 @@ def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, settin
     )
 
 
+@overload
+def certify(
+    model: nn.Module,
+    images: ImageSet | Tensor,
+    *,
+    sigma: None = None,
+    labels: Tensor | None = None,
+    batch_size: int | None = None,
+    progress: Progress = silent,
+) -> NetworkCertificates: ...
+
+
+@overload
 def certify(
     model: nn.Module,
     images: ImageSet | Tensor,
@@ -188,13 +203,37 @@ def certify(
     batch_size: int | None = None,
     compiled: bool = False,
     progress: Progress = silent,
-    **settings: Any,
-) -> Certificates:
-    """Certify each image: the averaged network keeps its class within the radius, except with probability α.
+    **settings: Unpack[SettingsChanges],
+) -> Certificates: ...
 
-    ``model``: in evaluation mode, taking images in [0, 1] to logits. ``images``: an ``ImageSet``, or a tensor
-    (images, channels, height, width). ``settings``: fields of ``Settings``, as ``n``, ``n0``, ``alpha``,
-    ``class_from``, ``adaptive``, ``radii``, ``top_k``.
+
+def certify(
+    model: nn.Module,
+    images: ImageSet | Tensor,
+    *,
+    sigma: float | None = None,
+    labels: Tensor | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    compiled: bool = False,
+    progress: Progress = silent,
+    **settings: Unpack[SettingsChanges],
+) -> Certificates | NetworkCertificates:
+    """Certify each image: the average of the network keeps its class within the radius, except with probability α.
+
+    Without ``sigma``: the network itself keeps its class within the radius, always. It must be Lipschitz by
+    construction, as ``distill`` makes it; one pass per image proves the radius.
+
+    ``model``: in evaluation mode, takes images in [0, 1] to logits.
+    ``images``: an ``ImageSet``, or a tensor (images, channels, height, width) in [0, 1].
+    ``sigma``: standard deviation of the Gaussian noise, in [0, 1] pixels; None for a deterministic certificate.
+    ``labels``: (images,), for certified accuracy; the certificates do not depend on them, unless ``top_k`` > 1 or
+    ``n_wrong`` is given.
+    ``seed``: determines the noise. ``batch_size``: samples evaluated together; results do not depend on it.
+    ``compiled``: use ``torch.compile``. ``progress``: is told what is done.
+    ``settings``: fields of ``Settings``: ``n`` (noise samples per image, default 10,000), ``n0`` (samples that select
+    the class, 100), ``alpha`` (probability that a certificate is false, 0.001), ``class_from`` (``noise`` or
+    ``clean``), ``adaptive``, ``radii``, ``tolerance``, ``bound``, ``top_k``, ``n_wrong``.
     """
     fits = isinstance(images, ImageSet) or (isinstance(images, Tensor) and images.ndim == 4)
     require(fits, "expected images as a tensor (images, channels, height, width) or an ImageSet, got something else")
@@ -202,7 +241,8 @@ def certify(
     if isinstance(images, Tensor):
         images = ImageSet.of("images", as_unit_interval(images.detach().cpu()), labels)
     require(not any(m.training for m in model.modules()), "expected a network in evaluation mode; call model.eval()")
-    chosen = Settings(sigma, **settings)
-    return Certificates.of(
-        certify_each(model, images, chosen, seed=seed, batch_size=batch_size, compiled=compiled, progress=progress)
-    )
+    if sigma is None:
+        require(not settings, f"`sigma`: expected the noise level beside {', '.join(settings)}, got none; name it")
+        return NetworkCertificates.of(certify_network(model, images, progress=progress))
+    sampling = Sampling(seed=seed, batch_size=batch_size, compiled=compiled)
+    return Certificates.of(certify_each(model, images, Settings(sigma, **settings), sampling, progress=progress))

@@ -1,9 +1,9 @@
 """Noisy class counts of many images at once, the same however they are computed.
 
-The noise of an image comes in chunks of ``CHUNK`` copies, each seeded by (seed, stream, image, chunk); a batch holds
-the chunks of as many images as fit. What a copy is classified as does not depend on what else is in its batch: batches
-never have fewer than ``CHUNK`` rows, where convolutions take other paths. So counts do not depend on batch size,
-shard, number of processes, or interruption, and memory does not depend on the number of draws.
+The noise of an image comes in chunks of ``CHUNK`` samples, each seeded by (seed, stream, image, chunk). A batch holds
+the chunks of as many images as fit. The class of a sample does not depend on the rest of its batch: batches never have
+fewer than ``CHUNK`` rows, where convolutions would take other paths. So counts do not depend on batch size, shard,
+number of processes, or interruption, and memory does not depend on the number of samples.
 """
 
 import copy
@@ -26,17 +26,17 @@ from heatsmooth.models import device_of, images_of_a_pass
 from heatsmooth.noise import mixed_seed
 
 CHUNK = 50
-"""Noisy copies that share a seed. Part of what a count is: another number would give other noise."""
+"""Samples that share a seed. Another number would give other noise, and so other counts."""
 
 CLEAN = "clean"
-"""The stream without noise: one draw is the image itself."""
+"""The stream without noise: its one sample is the image itself."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Ask:
-    """``count`` more draws of an image; streams of other names ("selection", "estimation") are independent."""
+    """``count`` more samples of an image; streams of other names ("selection", "estimation") are independent."""
 
     stream: str
     count: int
@@ -44,7 +44,7 @@ class Ask:
 
 @dataclass
 class Tally:
-    """What the copies of one image were classified as: class counts, and sums of probabilities and of their squares."""
+    """The samples of one image together: class counts, and sums of probabilities and of their squares."""
 
     counts: NDArray[np.int64]
     sums: NDArray[np.float64]
@@ -52,22 +52,22 @@ class Tally:
 
     @property
     def n(self) -> int:
-        """How many copies."""
+        """How many samples."""
         return int(self.counts.sum())
 
     def add(self, more: "Tally") -> None:
-        """Count the copies of another tally too."""
+        """Add the samples of another tally."""
         self.counts += more.counts
         self.sums += more.sums
         self.squares += more.squares
 
 
 Procedure = Generator[Ask, Tally, Result]
-"""How to deal with one image: yields what it asks for, is sent the tally of that stream so far, returns its result."""
+"""What to do with one image: yields what it asks for, is sent the tally of that stream so far, returns its result."""
 
 
 def drawing(stream: str, samples: int) -> Procedure[Tally]:
-    """So many draws of one stream, and nothing else."""
+    """So many samples of one stream, and nothing else."""
     tally = yield Ask(stream, samples)
     return tally
 
@@ -83,9 +83,9 @@ class Job(Generic[Result]):
     pixels: Tensor = field(default_factory=lambda: torch.empty(0))
     """The image on the sampler's device, as (height, width, channels)."""
     stream: str = ""
-    """The stream it is drawing from, …"""
+    """The stream that is sampled, …"""
     drawn: int = 0
-    """… how many draws of it are done or in a batch, …"""
+    """… how many of its samples are done or in a batch, …"""
     goal: int = 0
     """… and how many were asked for."""
     seconds: float = 0.0
@@ -94,7 +94,7 @@ class Job(Generic[Result]):
 
 @dataclass(frozen=True)
 class Part:
-    """``count`` copies of a job's image, from the ``start``-th on, within one chunk."""
+    """``count`` samples of a job's image, from the ``start``-th on, within one chunk."""
 
     job: Job[Any]
     stream: str
@@ -103,22 +103,23 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What the copies of each part were classified as, and seconds a copy."""
+class Evaluated:
+    """The tally of each part, and seconds per sample."""
 
     tallies: list[Tally]
     seconds: float
 
 
 class Sampler:
-    """Runs procedures over images, a batch of noisy copies at a time.
+    """Runs procedures over images, a batch of samples at a time.
 
-    ``model`` must be in evaluation mode; it is only ever called in inference mode. ``batch_size`` is the number of
-    copies evaluated together, at least ``CHUNK``, by default 100 on a CPU and 1,000 elsewhere; it halves itself when
-    memory runs out. ``even`` fills every batch to that size, which compiled networks want.
+    ``model``: in evaluation mode; it is only called in inference mode. ``sigma``: of the noise, in [0, 1] pixels.
+    ``classes``: of the model. ``seed``: determines the noise. ``batch_size``: samples evaluated together, at least
+    ``CHUNK``; by default 100 on a CPU and 1,000 elsewhere. It is halved when memory runs out. ``even``: fill every
+    batch to that size, as compiled networks need.
 
-    On a CPU each thread takes batches through its own replica of the network, with shared weights: faster than all of
-    them sharing every convolution. Batches are counted in the order in which they were filled.
+    On a CPU each thread evaluates batches with its own replica of the network, with shared weights. This is faster than
+    sharing every convolution. Batches are counted in the order in which they were filled.
     """
 
     def __init__(
@@ -131,11 +132,11 @@ class Sampler:
         batch_size: int | None = None,
         even: bool = False,
     ) -> None:
-        require(sigma > 0, f"--sigma: expected a positive number, got {sigma}")
+        require(sigma > 0, f"`sigma`: expected a positive number, got {sigma}")
         self.device = device_of(model)
         if batch_size is None:
             batch_size = 100 if self.device.type == "cpu" else 1000
-        require(batch_size > 0, f"--batch-size: expected at least 1, got {batch_size}")
+        require(batch_size > 0, f"`batch_size`: expected at least 1, got {batch_size}")
         training = next((type(module).__name__ for module in model.modules() if module.training), None)
         require(
             training is None, f"expected a network in evaluation mode, got {training} in training; call model.eval()"
@@ -150,12 +151,12 @@ class Sampler:
         for replica in replicas:
             self._idle.put(replica)
         self.samples = 0
-        """Copies evaluated so far."""
+        """Samples evaluated so far."""
 
     def run(self, jobs: Iterable[Job[Result]]) -> Iterator[tuple[Job[Result], Result]]:
         """The jobs with their results, each as soon as it is done; finished ones make room for waiting ones."""
         waiting, active = iter(jobs), list[Job[Result]]()
-        flying: deque[tuple[list[Part], Future[Batch]]] = deque()
+        flying: deque[tuple[list[Part], Future[Evaluated]]] = deque()
         try:
             while True:
                 while len(flying) <= self._workers and (parts := self._fill(active, waiting)):
@@ -173,9 +174,9 @@ class Sampler:
             torch.set_num_threads(self._threads)
 
     def _fill(self, active: list[Job[Result]], waiting: Iterator[Job[Result]]) -> list[Part]:
-        """What the next batch holds, after waiting jobs became active as long as the workers are short of draws.
+        """What the next batch holds. Waiting jobs become active as long as the workers need samples.
 
-        The last draws are shared evenly among the workers.
+        The last samples are shared evenly among the workers.
         """
         pending = sum(job.goal - job.drawn for job in active)
         while pending + CHUNK <= self._workers * self.batch_size and (new := next(waiting, None)) is not None:
@@ -190,13 +191,13 @@ class Sampler:
         return parts
 
     def _advance(self, job: Job[Any], tally: Tally | None) -> None:
-        """Let the procedure ask for its next draws."""
+        """Let the procedure ask for its next samples."""
         ask = next(job.procedure) if tally is None else job.procedure.send(tally)
         zeros = np.zeros(self.classes)
         known = job.tallies.setdefault(ask.stream, Tally(zeros.astype(np.int64), zeros.copy(), zeros.copy()))
         job.stream, job.drawn, job.goal = ask.stream, known.n, known.n + ask.count
 
-    def _count(self, parts: list[Part], evaluated: Future[Batch]) -> None:
+    def _count(self, parts: list[Part], evaluated: Future[Evaluated]) -> None:
         """Add what the parts were classified as to their tallies; in smaller batches if memory did not suffice."""
         try:
             batch = evaluated.result()
@@ -214,7 +215,7 @@ class Sampler:
             part.job.seconds += batch.seconds * part.count / self._workers
             self.samples += part.count
 
-    def _evaluate(self, parts: list[Part]) -> Batch:
+    def _evaluate(self, parts: list[Part]) -> Evaluated:
         """The answers for all the parts, one after another, by whichever replica is idle."""
         begin, model = time.perf_counter(), self._idle.get()
         torch.set_num_threads(max(1, self._threads // self._workers))  # of this thread, not of the others
@@ -224,9 +225,9 @@ class Sampler:
             self._idle.put(model)
         require(
             bool(logits.isfinite().all()),
-            "expected finite logits, got NaN or infinity; check the weights and --mean, --std",
+            "expected finite logits, got NaN or infinity; check the weights and `mean`, `std`",
         )
-        return Batch(tallied(logits, [part.count for part in parts]), (time.perf_counter() - begin) / len(logits))
+        return Evaluated(tallied(logits, [part.count for part in parts]), (time.perf_counter() - begin) / len(logits))
 
     @exact_float32()
     @torch.inference_mode()
@@ -246,7 +247,7 @@ class Sampler:
 
     @torch.inference_mode()
     def _fill_with_copies(self, piece: Tensor, part: Part) -> None:
-        """The noisy copies of the part, as (copies, height, width, channels)."""
+        """Fill ``piece`` with the samples of the part, as (samples, height, width, channels)."""
         if part.stream == CLEAN:
             piece.copy_(part.job.pixels)
             return
@@ -262,10 +263,10 @@ class Sampler:
 
 @torch.inference_mode()
 def tallied(logits: Tensor, rows: list[int]) -> list[Tally]:
-    """What the copies of each part were classified as; logits (copies, classes), part by part, ``rows`` of each.
+    """The tally of each part; logits (samples, classes), part by part, ``rows`` of each.
 
-    Probabilities are added up in double precision, one copy after another, where the logits are: of each part only
-    three rows leave the device. Not all devices other than CPUs and CUDA know double precision.
+    Probabilities are added in double precision, one sample after another, where the logits are: per part, only three
+    rows leave the device. Some devices other than CPUs and CUDA have no double precision: there the CPU adds.
     """
     if logits.device.type not in ("cpu", "cuda"):
         logits = logits.cpu()
@@ -282,17 +283,17 @@ def tallied(logits: Tensor, rows: list[int]) -> list[Tally]:
 
 
 def _chunk_seed(seed: int, stream: str, image: int, chunk: int) -> int:
-    """A seed of 32 bits, all that torch's CPU generator knows; never the same for two chunks of a stream of an image.
+    """A seed of 32 bits, all that torch's CPU generator uses; different for all chunks of a stream of an image.
 
-    An odd number times the chunk never repeats (mod 2³²). It differs from image to image, so that two images whose
-    seeds happen to meet share one chunk, not a run of them.
+    An odd number times the chunk never repeats (mod 2³²). It differs from image to image. So two images whose seeds
+    coincide share one chunk, not a run of them.
     """
     first, step = mixed_seed(seed, stream, image, "first"), mixed_seed(seed, stream, image, "step") | 1
     return (first + chunk * step) % 2**32
 
 
 def _replicas(model: nn.Module, count: int) -> list[nn.Module]:
-    """So many copies of the network that share its weights; the network alone if it cannot be copied."""
+    """Copies of the network that share its weights; the network alone if it cannot be copied."""
     weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     try:
         return [model, *(copy.deepcopy(model, dict(weights)) for _ in range(count - 1))]
@@ -305,7 +306,7 @@ def _rows(parts: list[Part]) -> int:
 
 
 def _take(job: Job[Any], parts: list[Part], most: int) -> None:
-    """Add the next draws of ``job`` to ``parts``, chunk by chunk, as long as there are at most ``most`` in all."""
+    """Add the next samples of ``job`` to ``parts``, chunk by chunk, as long as there are at most ``most`` in all."""
     rows = _rows(parts)
     while job.drawn < job.goal:
         count = min(CHUNK - job.drawn % CHUNK, job.goal - job.drawn)

@@ -1,4 +1,7 @@
-"""When adaptive sampling may stop. Soundness does not depend on it: the bounds hold whenever one stops; draws do."""
+"""When adaptive sampling may stop.
+
+The certificates are valid for any rule, because the bounds hold at all times. The rule only decides the cost.
+"""
 
 from bisect import bisect_left
 from functools import cache
@@ -10,13 +13,13 @@ from scipy import special
 from heatsmooth.statistics.bounds import Floats, Integers
 from heatsmooth.statistics.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
 
-HOPE = 0.05
-"""Adaptive sampling gives up on a radius when all n draws would reach it with less than this probability, by what was
-drawn so far. It costs no soundness, only power."""
+LEAST_CHANCE = 0.05
+"""Adaptive sampling gives up on a radius that all n samples would reach with less than this probability, judged by the
+samples so far. This loses some certificates and makes none invalid."""
 
 
-class Drawn(Protocol):
-    """How often each class was drawn."""
+class Sampled(Protocol):
+    """How many samples had each class."""
 
     counts: Integers
 
@@ -25,7 +28,7 @@ class Drawn(Protocol):
 
 
 class Wanted(Protocol):
-    """What adaptive sampling is to find out, with at most ``n`` draws."""
+    """What adaptive sampling must decide, with at most ``n`` samples."""
 
     @property
     def n(self) -> int: ...
@@ -39,9 +42,9 @@ class Wanted(Protocol):
     def tolerance(self) -> float: ...
 
 
-def may_stop(drawn: Drawn, chosen: int, wanted: Wanted) -> bool:
-    """Whether no draws are left, each of the radii is reached or beyond hope, or the radius is known well enough."""
-    count, n = int(drawn.counts[chosen]), drawn.n
+def may_stop(sampled: Sampled, selected: int, wanted: Wanted) -> bool:
+    """Whether no samples are left, each radius is reached or given up, or the radius is known within the tolerance."""
+    count, n = int(sampled.counts[selected]), sampled.n
     if n >= wanted.n:
         return True
     if wanted.radii:
@@ -51,15 +54,15 @@ def may_stop(drawn: Drawn, chosen: int, wanted: Wanted) -> bool:
 
 
 def all_decided(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...]) -> bool:
-    """Whether ``stopped_lower`` has reached each level of probability, or cannot hope to within ``most`` draws."""
+    """Whether ``stopped_lower`` has reached each level of probability, or will hardly reach it with ``most``."""
     reached = anytime_exceeds(count, n, alpha / 2, levels)
-    return bool((reached | (hope(count, n, most, alpha, levels) < HOPE)).all())
+    return bool((reached | (chance(count, n, most, alpha, levels) < LEAST_CHANCE)).all())
 
 
-def hope(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...]) -> Floats:
-    """The probability that ``most`` draws will show each level, after ``count`` of ``n`` < ``most``.
+def chance(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...]) -> Floats:
+    """The probability that ``most`` samples will show each level, after ``count`` of ``n`` < ``most``.
 
-    Of a beta-binomial with the prior Beta(½, ½), taken as normal.
+    By a beta-binomial with the prior Beta(½, ½), in its normal approximation.
     """
     left, a, b = most - n, count + 0.5, n - count + 0.5
     mean, spread = left * a / (a + b), np.sqrt(left * a * b * (a + b + left) / ((a + b) ** 2 * (a + b + 1)))
@@ -68,12 +71,14 @@ def hope(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...])
 
 
 def width(count: int, n: int, alpha: float, sigma: float) -> float:
-    """How much larger than its lower bound the radius may still turn out."""
-    low, high = (max(float(p), 0.5) for p in (anytime_lower(count, n, alpha / 2), anytime_upper(count, n, HOPE)))
+    """How much larger than its present lower bound the radius may still become."""
+    low, high = (
+        max(float(p), 0.5) for p in (anytime_lower(count, n, alpha / 2), anytime_upper(count, n, LEAST_CHANCE))
+    )
     return float(sigma * (special.ndtri(high) - special.ndtri(low)))
 
 
 @cache
 def _least_count(n: int, alpha: float, level: float) -> int:
-    """The fewest of ``n`` draws that show the level; n + 1 if not even all of them do."""
+    """The fewest of ``n`` samples that show the level; n + 1 if not even all of them do."""
     return bisect_left(range(n + 1), True, key=lambda count: bool(stopped_lower(count, n, alpha, most=n) >= level))

@@ -1,9 +1,9 @@
-"""A set of images addressed by index, and what is done to a batch of them."""
+"""A set of images addressed by index, and the augmentation of a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,16 +15,16 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import sha256
 
 Size = int | tuple[int, int]
-"""The side of square images, in pixels; (height, width) of others."""
+"""Size of images in pixels: the side of squares, or (height, width)."""
 
 
 def size_of(height: int, width: int) -> Size:
-    """The size of images so high and wide."""
+    """The size of images with this height and width."""
     return height if height == width else (height, width)
 
 
 def height_and_width(size: Size) -> tuple[int, int]:
-    """Both sides of images of that size, in pixels.
+    """Height and width of images of this size, in pixels.
 
     >>> height_and_width(28), height_and_width((20, 30))
     ((28, 28), (20, 30))
@@ -33,47 +33,55 @@ def height_and_width(size: Size) -> tuple[int, int]:
 
 
 class Pixels(Protocol):
-    """Where pixels come from: a tensor in memory, or files read when asked for."""
+    """A source of pixels: a tensor in memory, or files that are read on request."""
 
     @property
     def shape(self) -> Sequence[int]:
         """(images, channels, height, width)."""
 
     def __getitem__(self, indices: Tensor, /) -> Tensor:
-        """The images of these indices, uint8 or float32, (len(indices), channels, height, width)."""
+        """The images at these indices, uint8 or float32, (len(indices), channels, height, width)."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images (channels, height, width), their labels if any, and which images of the source they are."""
+    """Images (channels, height, width), their labels if known, and which images of the source they are."""
 
     name: str
     pixels: Pixels
     labels: Tensor | None
-    """int64, one for each image of ``pixels``; None if unknown."""
+    """int64, one per image of ``pixels``; None if unknown."""
     indices: Tensor
     """int64, the images of ``pixels`` that belong to this set, in order."""
     rule: str = "all"
-    """How the indices were chosen."""
+    """How the indices were selected."""
     class_names: tuple[str, ...] | None = None
     left_out: tuple[str, ...] = ()
-    """Images that would belong to the set but cannot be read."""
+    """Names of images that belong to the set but cannot be read."""
 
     @staticmethod
-    def of(name: str, pixels: Pixels, labels: Tensor | None, **facts: Any) -> "ImageSet":
-        """All images of ``pixels``."""
+    def of(
+        name: str, pixels: Pixels, labels: Tensor | None, *, class_names: tuple[str, ...] | None = None
+    ) -> "ImageSet":
+        """All images of ``pixels``.
+
+        ``name``: how records and errors call the set.
+        ``pixels``: (images, channels, height, width); a tensor of uint8, or of floats in [0, 1], or another source.
+        ``labels``: (images,), int64, from 0; None if unknown.
+        ``class_names``: one per class.
+        """
         count = int(pixels.shape[0])
         require(count > 0, f"{name}: expected at least one image, got none; check the path")
         if labels is not None:
             require(
                 len(labels) == count,
-                f"{name}: expected a label for each of {count} images, got {len(labels)} labels; repair the data",
+                f"{name}: expected one label for each of {count} images, got {len(labels)} labels; repair the data",
             )
             require(
                 int(labels.min()) >= 0,
                 f"{name}: expected labels from 0, got {int(labels.min())}; number the classes from 0",
             )
-        return ImageSet(name, pixels, labels, torch.arange(count), **facts)
+        return ImageSet(name, pixels, labels, torch.arange(count), class_names=class_names)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -91,7 +99,7 @@ class ImageSet:
 
     @property
     def classes(self) -> int | None:
-        """How many classes the source has by its labels, whichever images were chosen; None if there are no labels."""
+        """Number of classes in the labels of the whole source; None without labels."""
         return None if self.labels is None else int(self.labels.max()) + 1
 
     def raw(self, positions: Tensor) -> Tensor:
@@ -107,29 +115,29 @@ class ImageSet:
         return None if self.labels is None else self.labels[self.indices[positions]]
 
     def known_labels(self) -> Tensor:
-        """The labels of this set, in its order; an error where there are none."""
+        """The labels of this set, in its order; an error without labels."""
         if self.labels is None:
-            raise InputError(f"{self.name}: expected labels, got none; sort the images into one folder a class")
+            raise InputError(f"{self.name}: expected labels, got none; sort the images into one folder per class")
         return self.labels[self.indices]
 
     def without_labels(self) -> "ImageSet":
-        """The same images with nothing known of their labels."""
+        """The same images without labels."""
         return replace(self, labels=None)
 
     def sampled(self, count: int | None) -> "ImageSet":
-        """``count`` images by a fixed rule: the first of a permutation that never changes, in source order."""
+        """A fixed subset of ``count`` images: the first of a permutation that never changes, in source order."""
         if count is None or count >= len(self):
             return self
         require(count > 0, f"expected a positive number of images, got {count}")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(mixed_seed("subset") % 2**31))
-        chosen = self.indices[order[:count].sort().values]
-        return replace(self, indices=chosen, rule=f"{self.rule}; {count} of a fixed permutation")
+        subset = self.indices[order[:count].sort().values]
+        return replace(self, indices=subset, rule=f"{self.rule}; {count} of a fixed permutation")
 
     def strided(self, stride: int = 1, count: int | None = None, *, start: int = 0) -> "ImageSet":
-        """Every ``stride``-th image from position ``start`` on, and at most ``count`` of those."""
-        require(stride > 0, f"--stride: expected at least 1, got {stride}")
-        require(count is None or count > 0, f"--images: expected at least 1, got {count}")
-        require(0 <= start < len(self), f"expected to start at one of the {len(self)} images, got {start}")
+        """Every ``stride``-th image from position ``start`` on, at most ``count`` of them."""
+        require(stride > 0, f"`stride`: expected at least 1, got {stride}")
+        require(count is None or count > 0, f"`count`: expected at least 1, got {count}")
+        require(0 <= start < len(self), f"`start`: expected a position below {len(self)}, got {start}")
         if stride == 1 and start == 0 and (count is None or count >= len(self)):
             return self
         rule = f"{self.rule}; every {stride}." + (f" from {start} on" if start else "")
@@ -137,7 +145,7 @@ class ImageSet:
         return replace(self, indices=self.indices[start :: min(stride, len(self))][:count], rule=rule)
 
     def readable(self, progress: Progress = silent) -> "ImageSet":
-        """The set without the images that cannot be read; each is read once to find out."""
+        """The set without the images that cannot be read; each image is read once to find out."""
         find = getattr(self.pixels, "broken", None)
         broken: dict[int, str] = find(self.indices, progress) if find else {}
         if not broken:
@@ -147,30 +155,30 @@ class ImageSet:
         return replace(self, indices=kept, left_out=tuple(broken.values()), rule=f"{self.rule}; but the unreadable")
 
     def check_classes(self, classes: int) -> None:
-        """Refuse labels that a network of ``classes`` classes does not know."""
+        """Refuse labels that a network with ``classes`` classes does not have."""
         largest = -1 if self.labels is None else int(self.known_labels().max())
         if largest >= classes:
             raise InputError(
-                f"{self.name}: expected labels below {classes}, the network's classes, got {largest}; "
-                "choose a network for this data or the data it was trained on"
+                f"{self.name}: expected labels below {classes}, the number of classes of the network, got {largest}; "
+                "use a network for this data, or the data it was trained on"
             )
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel, over at most 2,000 images of the set, to 4 digits."""
+        """Mean and standard deviation per channel, over at most 2,000 images of the set, with 4 decimals."""
         some = self.images(torch.arange(0, len(self), max(1, len(self) // 2000)))
         spread = some.std(dim=(0, 2, 3)).clamp_min(1e-3)
         return tuple(round(float(m), 4) for m in some.mean(dim=(0, 2, 3))), tuple(round(float(s), 4) for s in spread)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the images (or of their files' names and sizes), labels and indices of this set."""
+        """A hash of the images (or of the names and sizes of their files), labels and indices of this set."""
         source = getattr(self.pixels, "fingerprint", None)
         content = self.pixels[self.indices].contiguous().numpy().tobytes() if source is None else source.encode()
         labels = b"" if self.labels is None else self.known_labels().numpy().tobytes()
         return sha256(content, labels, self.indices.numpy().tobytes())[:16]
 
-    def describe(self) -> dict[str, Any]:
-        """What a run records about its data."""
+    def describe(self) -> dict[str, object]:
+        """What a run records about its data, as JSON."""
         return {
             "name": self.name,
             "images": len(self),
@@ -182,7 +190,7 @@ class ImageSet:
 
 
 def as_unit_interval(pixels: Tensor) -> Tensor:
-    """float32 in [0, 1] of uint8 (divided by 255) or of floats, which must lie there already."""
+    """float32 in [0, 1] from uint8 (divided by 255), or from floats, which must already be in [0, 1]."""
     if pixels.dtype == torch.uint8:
         return pixels.to(torch.float32).div_(255)
     pixels = pixels.to(torch.float32)
@@ -190,7 +198,7 @@ def as_unit_interval(pixels: Tensor) -> Tensor:
     if not (low >= 0 and high <= 1):
         raise InputError(
             f"expected images in [0, 1], got values from {low:.3g} to {high:.3g}; "
-            "divide by 255, and give the network its normalisation with --mean and --std"
+            "divide by 255, and pass the normalisation of the network as `mean` and `std`"
         )
     return pixels
 
@@ -198,7 +206,8 @@ def as_unit_interval(pixels: Tensor) -> Tensor:
 def shifted_and_flipped(pixels: Tensor, draw: Draw) -> Tensor:
     """Each image shifted by up to an eighth of its size (edges mirrored), and mirrored with probability ½.
 
-    Takes and returns (batch, channels, height, width) of any type.
+    ``pixels``: (batch, channels, height, width) of any type; the result has the same shape and type.
+    ``draw``: the random numbers.
     """
     count, _, height, width = pixels.shape
     most = (height // 8, width // 8)

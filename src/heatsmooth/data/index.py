@@ -1,4 +1,4 @@
-"""Class-index files: which class an image or a folder of images belongs to."""
+"""Class-index files: the class of an image, or of a folder of images."""
 
 import csv
 import json
@@ -25,33 +25,41 @@ class ClassIndex:
     numbers: dict[str, int]
 
     def label(self, files: Sequence[Path], root: Path) -> tuple[Tensor, tuple[str, ...] | None]:
-        """The class of each file, and the names of the classes where they are those of folders.
+        """The class of each file (files,), and the names of the classes if they are names of folders.
 
-        A file is looked up by its path below ``root``, its name, its name without ending, then by its folders, the
-        innermost first.
+        A file is looked up by its path below ``root``, its name, and its name without suffix. Then come the names of
+        its folders, the innermost first.
         """
-        labels, by_folder, missing = [], True, []
-        for file in files:
-            inner = file.relative_to(root)
-            own = [str(inner), inner.name, inner.stem]
-            found = next((key for key in [*own, *reversed(inner.parts[:-1])] if key in self.numbers), None)
-            by_folder &= found not in own
-            labels.append(-1 if found is None else self.numbers[found])
-            missing += [str(inner)] if found is None else []
+        inner = [file.relative_to(root) for file in files]
+        keys = [self._key(file) for file in inner]
+        missing = [str(file) for file, key in zip(inner, keys, strict=True) if key is None]
         require(
             not missing,
-            f"--class-index {self.path}: expected every image or its folder, got {len(missing)} not in it "
-            f"(first: {(missing or [''])[0]}); add them, or take another file",
+            f"`class_index` {self.path}: expected every image or its folder, got {len(missing)} not in it "
+            f"(first: {(missing or [''])[0]}); add them, or use another file",
         )
+        labels = torch.tensor([self.numbers[str(key)] for key in keys])
+        by_folder = not any(key in _own_names(file) for file, key in zip(inner, keys, strict=True))
+        return labels, self._names() if by_folder else None
+
+    def _key(self, file: Path) -> str | None:
+        return next((key for key in [*_own_names(file), *file.parts[-2::-1]] if key in self.numbers), None)
+
+    def _names(self) -> tuple[str, ...] | None:
+        """One name per class, if the classes are numbered without gaps and each has one name."""
         names = {number: name for name, number in self.numbers.items()}
-        whole = by_folder and sorted(names) == list(range(len(self.numbers)))
-        return torch.tensor(labels), tuple(names[i] for i in range(len(names))) if whole else None
+        complete = sorted(names) == list(range(len(self.numbers)))
+        return tuple(names[i] for i in range(len(names))) if complete else None
+
+
+def _own_names(file: Path) -> tuple[str, str, str]:
+    return str(file), file.name, file.stem
 
 
 def read_class_index(path: Path) -> ClassIndex:
-    """The class index of a file; its forms are in ``FORMS``.
+    """The class index of a file in one of the ``FORMS``.
 
-    Where the class is a name rather than a number, as in ImageNet's ``LOC_val_solution.csv``, the first word counts,
+    The class may be a name instead of a number, as in ImageNet's ``LOC_val_solution.csv``. Then the first word counts,
     and the classes are numbered in the sorted order of their names, as folders are.
     """
     try:
@@ -62,12 +70,14 @@ def read_class_index(path: Path) -> ClassIndex:
             numbers = _from_pairs([row[:2] for row in csv.reader(text.splitlines()) if row])
         else:
             numbers = _from_lines([line.split() for line in text.splitlines() if line.strip()])
+        if not numbers:
+            raise ValueError("no entries")
     except (OSError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise InputError(
-            f"--class-index {path}: expected {FORMS}, got {type(error).__name__}: {error}; repair the file"
+            f"`class_index` {path}: expected {FORMS}, got {type(error).__name__}: {error}; repair the file"
         ) from None
-    require(bool(numbers), f"--class-index {path}: expected {FORMS}, got nothing; repair the file")
-    require(min(numbers.values()) >= 0, f"--class-index {path}: expected classes from 0, got {min(numbers.values())}")
+    least = min(numbers.values())
+    require(least >= 0, f"`class_index` {path}: expected classes from 0, got {least}; number the classes from 0")
     return ClassIndex(path, numbers)
 
 

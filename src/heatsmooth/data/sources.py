@@ -1,4 +1,4 @@
-"""Data sets by name: embedded, found on this machine, or downloaded and checked."""
+"""Data sets by name: embedded, on this machine, or downloaded and checked."""
 
 import gzip
 import hashlib
@@ -6,6 +6,7 @@ import shutil
 import tarfile
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ import torch
 from heatsmooth.data.arrays import load_npy, load_npz
 from heatsmooth.data.folder import load_folder
 from heatsmooth.data.hub import load_hub
-from heatsmooth.data.images import ImageSet, Pixels, Size
+from heatsmooth.data.images import ImageSet, Size
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
@@ -57,7 +58,7 @@ CIFAR_MD5 = {
 }
 
 
-def load(
+def load_images(
     name: str,
     split: Split = "test",
     *,
@@ -66,55 +67,57 @@ def load(
     class_index: Path | str | None = None,
     progress: Progress = silent,
 ) -> ImageSet:
-    """The data set ``name``, one of ``NAMES``.
+    """The data set ``name``: images in [0, 1], with labels if it has any.
 
-    ``imagefolder``, ``npy`` and a plain ``npz`` have no split: training and testing see the images they are given.
-    ``image_size``: the side, or (height, width), of the centre crop of encoded images (None: 224, or that of smaller
-    ones).
-    ``class_index``: the labels of an ``imagefolder``.
+    ``name``: one of ``NAMES``.
+    ``split``: "train" or "test"; ``imagefolder``, ``npy`` and a plain ``npz`` have no splits.
+    ``root``: where the files of a named data set are, or are downloaded to.
+    ``image_size``: of the centre crop of encoded images, in pixels; None for 224, or less for smaller images.
+    ``class_index``: a file with the labels of an ``imagefolder``, see ``index.FORMS``.
+    ``progress``: called during downloads.
     """
-    root, class_index = (None if given is None else Path(given) for given in (root, class_index))
-    kind, _, path = name.partition(":")
+    root, class_index = (None if path is None else Path(path) for path in (root, class_index))
+    kind, _, rest = name.partition(":")
     require(
         class_index is None or kind == "imagefolder",
-        f"--class-index: expected it beside imagefolder:PATH, got {name}; leave it out",
+        f"`class_index`: expected it beside imagefolder:PATH, got {name}; leave it out",
     )
-    if kind == "imagefolder" and path:
-        return load_folder(Path(path).expanduser(), image_size, class_index)
-    if kind == "npz" and path:
-        return load_npz(name, Path(path).expanduser(), split)
-    if kind == "npy" and path:
-        images, _, labels = path.partition(",")
-        return load_npy(name, Path(images).expanduser(), Path(labels).expanduser() if labels else None)
-    if kind == "hf" and path:
+    if name in NAMED:
+        return NAMED[name](split, root, progress)
+    kind, path = kind if rest else "", Path(rest).expanduser()
+    if kind == "imagefolder":
+        return load_folder(path, image_size, class_index)
+    if kind == "npz":
+        return load_npz(name, path, split)
+    if kind == "npy":
+        return load_npy(name, rest)
+    if kind == "hf":
         return load_hub(name, split, image_size, root)
-    if name == "fashion-mini":
-        with resources.as_file(resources.files("heatsmooth.data") / "fashion-mini.npz") as file:
-            return load_npz(name, file, split, FASHION_CLASSES)
-    if name == "fashion-mnist":
-        return _load_fashion(split, root, progress)
-    if name == "cifar10":
-        return _load_cifar(split, root, progress)
-    raise InputError(f"--data: expected {NAMES}, got {name!r}")
+    raise InputError(f"`data`: expected {NAMES}, got {name!r}")
+
+
+def _load_mini(split: Split, root: Path | None, progress: Progress) -> ImageSet:  # noqa: ARG001
+    with resources.as_file(resources.files("heatsmooth.data") / "fashion-mini.npz") as file:
+        return load_npz("fashion-mini", file, split, FASHION_CLASSES)
+
+
+def _holding(places: Sequence[Path], names: Sequence[str]) -> Path | None:
+    """The first of these directories that contains all files."""
+    return next((place for place in places if all((place / name).exists() for name in names)), None)
 
 
 def _load_fashion(split: Split, root: Path | None, progress: Progress) -> ImageSet:
-    places = [
-        place
-        for place in (root, root and root / "fashion-mnist", DEBIAN_FASHION, DEFAULT_ROOT / "fashion-mnist")
-        if place
-    ]
     names = [name for name in FASHION_MD5 if name.startswith("train" if split == "train" else "t10k")]
-    place = next((place for place in places if all((place / name).exists() for name in names)), None)
+    own = [] if root is None else [root, root / "fashion-mnist"]
+    place = _holding([*own, DEBIAN_FASHION, DEFAULT_ROOT / "fashion-mnist"], names)
     if place is None:
         place = (root or DEFAULT_ROOT) / "fashion-mnist"
         for name in names:
             _download(f"{FASHION_URL}/{name}", place / name, FASHION_MD5[name], "fashion-mnist", progress)
     images, labels = (_read_idx(place / name) for name in names)
     pixels = torch.from_numpy(images.reshape(-1, 1, 28, 28))
-    return ImageSet.of(
-        f"fashion-mnist/{split}", pixels, torch.from_numpy(labels.astype(np.int64)), class_names=FASHION_CLASSES
-    )
+    numbers = torch.from_numpy(labels.astype(np.int64))
+    return ImageSet.of(f"fashion-mnist/{split}", pixels, numbers, class_names=FASHION_CLASSES)
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -130,8 +133,7 @@ def _read_idx(path: Path) -> np.ndarray:
 def _load_cifar(split: Split, root: Path | None, progress: Progress) -> ImageSet:
     base = root or DEFAULT_ROOT
     names = [name for name in CIFAR_MD5 if name.startswith("data" if split == "train" else "test")]
-    places = [base, base / "cifar-10-batches-bin"]
-    place = next((place for place in places if all((place / name).exists() for name in names)), None)
+    place = _holding([base, base / "cifar-10-batches-bin"], names)
     if place is None:
         archive = base / "cifar-10-binary.tar.gz"
         _download(CIFAR_URL, archive, CIFAR_ARCHIVE_MD5, "cifar10", progress)
@@ -139,27 +141,32 @@ def _load_cifar(split: Split, root: Path | None, progress: Progress) -> ImageSet
             tar.extractall(base, filter="data")
         place = base / "cifar-10-batches-bin"
     records = np.concatenate([_read_cifar(place / name) for name in names])
-    pixels: Pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).copy())
-    return ImageSet.of(
-        f"cifar10/{split}", pixels, torch.from_numpy(records[:, 0].astype(np.int64)), class_names=CIFAR_CLASSES
-    )
+    pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).copy())
+    numbers = torch.from_numpy(records[:, 0].astype(np.int64))
+    return ImageSet.of(f"cifar10/{split}", pixels, numbers, class_names=CIFAR_CLASSES)
 
 
 def _read_cifar(path: Path) -> np.ndarray:
     content = path.read_bytes()
-    _check_md5(path, hashlib.md5(content).hexdigest(), CIFAR_MD5[path.name])
+    _check_md5(path, content, CIFAR_MD5[path.name])
     return np.frombuffer(content, np.uint8).reshape(-1, 3073)
 
 
-def _check_md5(path: Path, found: str, official: str) -> None:
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def _check_md5(path: Path, content: bytes, official: str) -> None:
+    actual = _md5(content)
     require(
-        found == official,
-        f"{path}: expected the official file, MD5 {official}, got {found}; remove it to download it again",
+        actual == official,
+        f"{path}: expected the official file, MD5 {official}, got {actual}; remove it to download it again",
     )
 
 
 def _download(url: str, path: Path, md5: str, name: str, progress: Progress) -> None:
-    if path.exists() and hashlib.md5(path.read_bytes()).hexdigest() == md5:
+    """Download a file to ``path``, unless it is there; a file that is not the official one is refused."""
+    if path.exists() and _md5(path.read_bytes()) == md5:
         return
     part = path.with_name(path.name + ".part")
     try:
@@ -174,7 +181,14 @@ def _download(url: str, path: Path, md5: str, name: str, progress: Progress) -> 
         reason = getattr(error, "reason", error)
         raise InputError(
             f"{name}: expected its files in {path.parent} or a download, got {reason}; "
-            f"fetch {url} by other means and name its folder with --data-root"
+            f"download {url} in another way and name its folder as `data_root`"
         ) from None
-    _check_md5(part, hashlib.md5(part.read_bytes()).hexdigest(), md5)
+    _check_md5(part, part.read_bytes(), md5)
     shutil.move(part, path)
+
+
+NAMED: dict[str, Callable[[Split, Path | None, Progress], ImageSet]] = {
+    "fashion-mini": _load_mini,
+    "fashion-mnist": _load_fashion,
+    "cifar10": _load_cifar,
+}

@@ -1,5 +1,6 @@
 """Networks with their normalisation inside, and their weights on disk."""
 
+from heatsmooth.models.architectures import ARCHITECTURES
 from heatsmooth.models.checkpoint import load, load_state, model_hash, recorded_spec, save, serialise
 from heatsmooth.models.classifier import (
     Classifier,
@@ -7,11 +8,13 @@ from heatsmooth.models.classifier import (
     channels_of,
     copy_of,
     count_classes,
+    denoised,
     device_of,
     evaluating,
     normalising_deviation,
     probabilities_of,
 )
+from heatsmooth.models.denoisers import Denoised, OneStepDiffusion
 from heatsmooth.models.inference import (
     check_gradient,
     check_independence,
@@ -19,14 +22,18 @@ from heatsmooth.models.inference import (
     for_inference,
     images_of_a_pass,
 )
+from heatsmooth.models.lipschitz_bounds import DeterministicRadius, is_lipschitz
 from heatsmooth.models.probes import identify, is_known_as
-from heatsmooth.models.resnet import ARCHITECTURES, ResNet
+from heatsmooth.models.resnet import ResNet
 from heatsmooth.models.spec import NetworkSpec
 
 __all__ = [
     "ARCHITECTURES",
     "Classifier",
+    "Denoised",
+    "DeterministicRadius",
     "NetworkSpec",
+    "OneStepDiffusion",
     "ResNet",
     "build",
     "channels_of",
@@ -35,12 +42,14 @@ __all__ = [
     "checked_classes",
     "copy_of",
     "count_classes",
+    "denoised",
     "device_of",
     "evaluating",
     "for_inference",
     "identify",
     "images_of_a_pass",
     "is_known_as",
+    "is_lipschitz",
     "load",
     "load_state",
     "model_hash",

@@ -1,4 +1,4 @@
-"""What is refused of a file that torch wrote, before torch opens it: damage, zip bombs, and code."""
+"""Checks on a file that torch wrote, before torch opens it: damage, zip bombs and code are refused."""
 
 import os
 import zipfile
@@ -10,8 +10,7 @@ from pathlib import Path
 from heatsmooth.errors import InputError, require
 
 SLACK = 16 * 2**20
-"""Bytes of text in an archive that may be packed as densely as they like."""
-
+"""Bytes that an archive may unpack to, in addition to twice its size: its text may be compressed strongly."""
 
 DAMAGED = (
     RuntimeError,
@@ -24,13 +23,13 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What torch raises for a pickle that is none."""
+"""What torch raises for a file that is not a valid pickle."""
 
 
 def check_archive(path: Path) -> None:
-    """Refuse a zip archive whose parts are damaged (torch looks at no checksum) or unpack to far more than it holds.
+    """Refuse a zip archive with damaged parts (torch checks no checksum), or that unpacks to far more than its size.
 
-    A file that is no zip archive is let through.
+    A file that is not a zip archive passes.
     """
     if not zipfile.is_zipfile(path):
         return
@@ -43,15 +42,15 @@ def check_archive(path: Path) -> None:
             )
             broken = archive.testzip()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise InputError(f"{path}: expected a whole file, got {error}; fetch or save it again") from None
-    require(broken is None, f"{path}: expected a whole file, got a damaged part {broken}; fetch or save it again")
+        raise InputError(f"{path}: expected a whole file, got {error}; download or save it again") from None
+    require(broken is None, f"{path}: expected a whole file, got a damaged part {broken}; download or save it again")
 
 
 @contextmanager
 def tensors_only() -> Iterator[None]:
-    """Let torch read tensors and plain values from pickles, never code, whatever it would do by itself.
+    """Inside this context, torch reads only tensors and plain values from pickles, never code.
 
-    ``torch.export.load`` falls back to loading code where that fails; this keeps it from doing so.
+    Without it, ``torch.export.load`` falls back to loading code when that fails.
     """
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)

@@ -1,6 +1,6 @@
-"""Weights on disk: safetensors with the architecture and normalisation beside them.
+"""Weights on disk: safetensors with the architecture and normalisation in the metadata.
 
-Loading is strict and never runs code: a pickle that holds more than tensors is refused. The names that wrappers put in
+Loading is strict and never runs code: a pickle that contains more than tensors is refused. Names that wrappers inserted
 are understood, see ``wrappers``.
 """
 
@@ -8,6 +8,7 @@ import json
 import pickle
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,36 +20,37 @@ from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import hub
+from heatsmooth.models.architectures import ARCHITECTURES
 from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
-from heatsmooth.models.classifier import Classifier, build, channels_last, channels_of
+from heatsmooth.models.classifier import Classifier, build, channels_last, channels_of, denoised
+from heatsmooth.models.denoisers import BUILT_IN, JOINED
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
-from heatsmooth.models.resnet import ARCHITECTURES
-from heatsmooth.models.spec import NetworkSpec
-from heatsmooth.models.wrappers import completed, read_names
-from heatsmooth.runs import sha256, write_atomically
+from heatsmooth.models.spec import NetworkSpec, completed
+from heatsmooth.models.wrappers import read_names
+from heatsmooth.runs import Json, sha256, write_atomically
 
 METADATA_KEY = "heatsmooth"
 DIGEST_KEY = "sha256"
 WEIGHTS_FILE = "model.safetensors"
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:\w+")
 MOST = 1_000_000
-"""No network has more classes or channels."""
+"""Largest number of classes, channels or pixels per side that metadata may state."""
 
 
 def _inner(model: nn.Module) -> nn.Module:
     return model.network if isinstance(model, Classifier) else model
 
 
-def serialise(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
-    """Tensors and JSON metadata as the bytes of a safetensors file."""
+def serialise(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
+    """Tensors and JSON metadata, with a hash of both, as the bytes of a safetensors file."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    facts = json.dumps(metadata | {DIGEST_KEY: _digest(plain, metadata)})
+    facts = json.dumps({**metadata, DIGEST_KEY: _digest(plain, metadata)})
     content: bytes = safetensors.torch.save(plain, {METADATA_KEY: facts})
     return content
 
 
-def _digest(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> str:
-    """A hash of everything a file of weights says."""
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    """A hash of the whole content of a file of weights."""
     parts = [json.dumps(metadata).encode()]
     for name, tensor in sorted(tensors.items()):
         parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), _bytes(tensor)]
@@ -60,13 +62,16 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def save(model: Classifier, path: Path | str) -> None:
-    """Write the weights, architecture and normalisation to ``path``, atomically."""
+    """Write weights, architecture and normalisation to ``path``, atomically; ``load`` reads them."""
     refuse_program(model)
     write_atomically(Path(path), serialise(_inner(model).state_dict(), model.spec.describe()))
 
 
-def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a safetensors file or of a ``.pt`` state dict, and the metadata (empty if none)."""
+def load_state(path: Path) -> tuple[dict[str, Tensor], Json]:
+    """The tensors of a safetensors file or of a ``.pt`` state dict, and the metadata (empty if there are none).
+
+    Never runs code. A damaged file is an ``InputError``.
+    """
     require(path.is_file(), f"{path}: expected a file of weights, got no such file; check the path")
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
@@ -85,29 +90,28 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    good = isinstance(content, dict) and bool(content) and all(isinstance(value, Tensor) for value in content.values())
     require(
-        good,
+        isinstance(content, dict) and bool(content) and all(isinstance(value, Tensor) for value in content.values()),
         f"{path}: expected a state dict (names and tensors), got {type(content).__name__}; save model.state_dict()",
     )
     return content, {}
 
 
-def _read_safetensors(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata of one moment: the file is read once, as another process may be replacing it."""
+def _read_safetensors(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], Json]:
+    """Tensors and metadata. The file is read once, because another process may be replacing it."""
     try:
         content = path.read_bytes()
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata = json.loads(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
-        found = safetensors.torch.load(content) if tensors else {}
+        state = safetensors.torch.load(content) if tensors else {}
         digest = metadata.pop(DIGEST_KEY, None)
-        whole = not tensors or digest is None or digest == _digest(found, metadata)
+        whole = not tensors or digest is None or digest == _digest(state, metadata)
     except (safetensors.SafetensorError, *DAMAGED) as error:
         raise InputError(
             f"{path}: expected a safetensors file, got {first_line(error)}; the file is damaged or of another kind"
         ) from None
     require(whole, f"{path}: expected the weights that were written, got others; the file is damaged")
-    return found, metadata
+    return state, metadata
 
 
 def load(
@@ -121,64 +125,91 @@ def load(
 ) -> Classifier:
     """The classifier of a run directory, a file, ``hf:NAME`` or ``package.module:callable``, in evaluation mode.
 
-    What heatsmooth or transformers wrote says what network it is; for any other file of weights, ``model`` (with
-    ``classes`` and ``channels`` for a built-in one) does. A file that is a program (``model="program"``) and a
-    callable, which brings its own weights, need nothing else. ``mean`` and ``std`` replace the recorded normalisation;
-    for weights that stood behind one they must be given, or be in the file. Without ``channels``: those of the first
-    convolution of a callable or a program, else 3.
+    Weights are loaded strictly: every tensor must fit. Code runs only if ``source`` or ``model`` names it.
+
+    ``source``: files of heatsmooth and transformers state their architecture; other files of weights need ``model``.
+    ``model``: a built-in name, ``package.module:callable``, ``hf:NAME``, or ``program`` for a TorchScript or .pt2 file.
+    DENOISER+NAME puts a denoiser in front (``dncnn`` or ``package.module:callable``); ``source`` may then be weights of
+    both, or of the classifier alone.
+    ``classes``: of a built-in network whose file does not state them.
+    ``channels``: of the images; by default those of the first convolution of a callable or a program, else 3.
+    ``mean``, ``std``: replace the recorded normalisation. They are required for weights of a network behind a
+    normalisation, unless the file contains it.
     """
-    source = Path(source)
+    source, normalisation = Path(source), completed(mean, std)
+    if model is not None and _lacks_denoiser(source, model):
+        denoiser, _, behind = model.partition(JOINED)
+        classifier = load(source, model=behind, classes=classes, channels=channels, mean=mean, std=std)
+        return denoised(denoiser, classifier).eval()
     name = hub.hub_name(source)
     if name is not None:
         require(
             model in (None, hub.PREFIX + name),
-            f"{source}: expected --model hf:{name} or none, got {model}; the directory says its network itself",
+            f"{source}: expected `model` hf:{name} or none, got {model}; the directory states its network itself",
         )
-        return channels_last(Classifier(*hub.pretrained(name, mean=mean, std=std))).eval()
+        return channels_last(Classifier(*hub.pretrained(name, normalisation))).eval()
     if model == PROGRAM:
-        program, facts = load_program(source)
-        return _taking(channels, Classifier(program, _renormalised(facts, mean, std)))
+        program, spec = load_program(source)
+        return _with_channels(channels, Classifier(program, spec.normalised(normalisation)))
     if model is None and CALLABLE.fullmatch(str(source)):
-        return _taking(channels, build(_renormalised(NetworkSpec(str(source), classes), mean, std)))
+        return _with_channels(channels, build(NetworkSpec(str(source), classes).normalised(normalisation)))
     path = source / WEIGHTS_FILE if source.is_dir() else source
     state, metadata = load_state(path)
-    spec = _recorded_spec(path, metadata)
-    if spec is None:
-        require(model is not None, f"{path}: expected --model beside weights that do not say their network; name it")
-        assert model is not None
-        spec = _named(model, classes, channels or 3)
-    elif model is not None:
-        require(
-            model == spec.architecture,
-            f"{path}: expected weights of --model {model}, got weights of {spec.architecture}; name that one",
-        )
-    elif spec.architecture not in ARCHITECTURES and not spec.architecture.startswith(hub.PREFIX):
-        require(
-            bool(CALLABLE.fullmatch(spec.architecture)),
-            f"{path}: expected a network as package.module:callable, got {spec.architecture[:80]!r}; name --model",
-        )
-        raise InputError(
-            f"{path}: expected --model {spec.architecture}, got none; heatsmooth imports code only where you name it",
-            options=("--model", spec.architecture),
-        )
-    network = build(_renormalised(spec, mean, std)).network
+    recorded = _recorded_spec(path, metadata)
+    if recorded is None:
+        require(model is not None, f"{path}: expected `model` beside weights that do not state their network; name it")
+        spec = _named(str(model), classes, channels or 3)
+    else:
+        _check_model(path, recorded.architecture, model)
+        spec = recorded
+    network = build(spec.normalised(normalisation)).network
     reading = read_names(state, network.state_dict().keys())
     load_strictly(network, reading.state, path)
     if reading.normalised:
-        mean, std = reading.agreed(path, mean, std)
-    found = Classifier(network, _renormalised(spec, mean, std))
-    return found.eval() if metadata else _taking(channels, found)
+        normalisation = reading.agreed(path, normalisation)
+    classifier = Classifier(network, spec.normalised(normalisation))
+    return classifier.eval() if metadata else _with_channels(channels, classifier)
 
 
-def _taking(channels: int | None, found: Classifier) -> Classifier:
-    """The classifier with the channels of its images in its spec: as said, or as its first convolution takes."""
-    if not found.spec.architecture.startswith(hub.PREFIX):
-        found.spec = replace(found.spec, channels=channels or channels_of(found.network) or found.spec.channels)
-    return found.eval()
+def _lacks_denoiser(source: Path, model: str) -> bool:
+    """Whether ``model`` has a denoiser in front, and the source is of the classifier alone."""
+    if JOINED not in model:
+        return False
+    recorded = recorded_spec(source)
+    return recorded is None or JOINED not in recorded.architecture
+
+
+def _check_model(path: Path, architecture: str, model: str | None) -> None:
+    """Refuse a ``model`` that is not the recorded one; code must be named by the user, not only by the file."""
+    if model is not None:
+        require(
+            model == architecture,
+            f"{path}: expected weights of `model` {model}, got weights of {architecture}; name that one",
+        )
+        return
+    parts = architecture.split(JOINED)
+    named = [part for part in parts if part not in (*ARCHITECTURES, *BUILT_IN) and not part.startswith(hub.PREFIX)]
+    if named:
+        require(
+            all(map(CALLABLE.fullmatch, named)),
+            f"{path}: expected a network as package.module:callable, got {architecture[:80]!r}; name it as `model`",
+        )
+        raise InputError(
+            f"{path}: expected `model` {architecture}, got none; heatsmooth imports code only if you name it",
+            options=("--model", architecture),
+        )
+
+
+def _with_channels(channels: int | None, classifier: Classifier) -> Classifier:
+    """The classifier with the channels of its images in its spec: as given, or those of its first convolution."""
+    spec = classifier.spec
+    if not spec.architecture.startswith(hub.PREFIX):
+        classifier.spec = replace(spec, channels=channels or channels_of(classifier.network) or spec.channels)
+    return classifier.eval()
 
 
 def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
-    """What a source, or ``model`` if it is ``hf:NAME``, says of the network without the weights; None if nothing."""
+    """What a source, or ``model`` if it is ``hf:NAME``, states about its network; None if nothing."""
     name = hub.hub_name(source if model is None else Path(model))
     if name is not None:
         return hub.hub_spec(name)
@@ -189,21 +220,12 @@ def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
 
 
 def _named(model: str, classes: int, channels: int) -> NetworkSpec:
-    return (
-        hub.hub_spec(model.removeprefix(hub.PREFIX))
-        if model.startswith(hub.PREFIX)
-        else NetworkSpec(model, classes, channels)
-    )
+    if model.startswith(hub.PREFIX):
+        return hub.hub_spec(model.removeprefix(hub.PREFIX))
+    return NetworkSpec(model, classes, channels)
 
 
-def _renormalised(spec: NetworkSpec, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> NetworkSpec:
-    if mean is None and std is None:
-        return spec
-    mean, std = completed(mean, std)
-    return replace(spec, mean=mean, std=std)
-
-
-def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
+def _recorded_spec(path: Path, metadata: Json) -> NetworkSpec | None:
     if not metadata:
         return None
     try:
@@ -214,44 +236,42 @@ def _recorded_spec(path: Path, metadata: dict[str, Any]) -> NetworkSpec | None:
         return replace(spec, mean=tuple(map(float, spec.mean)), std=tuple(map(float, spec.std)), size=size)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: expected the metadata heatsmooth writes, got {error}; name the network with --model"
+            f"{path}: expected the metadata that heatsmooth writes, got {error}; name the network as `model`"
         ) from None
 
 
-def _recorded_size(said: Any) -> int | tuple[int, int] | None:
-    """The size of images as metadata say it: none, the side of squares, or [height, width]."""
-    if said is None:
+def _recorded_size(size: Any) -> int | tuple[int, int] | None:
+    """The size of images in metadata: null, the side of squares, or [height, width]."""
+    if size is None:
         return None
-    sides = said if isinstance(said, list) and len(said) == 2 else [said]
-    require(all(type(side) is int and 0 < side <= MOST for side in sides), f"images of size {said!r}")
-    return int(said) if len(sides) == 1 else (sides[0], sides[1])
+    sides = size if isinstance(size, list) and len(size) == 2 else [size]
+    require(all(type(side) is int and 0 < side <= MOST for side in sides), f"images of size {size!r}")
+    return int(size) if len(sides) == 1 else (sides[0], sides[1])
 
 
 def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """Load every parameter and buffer, or raise an error that names the first that does not fit.
 
-    As torch does, forgives the counters of batch norms (``num_batches_tracked``), which old files do not hold.
+    As in torch, the counters of batch norms (``num_batches_tracked``) may be missing, because old files lack them.
     """
     own = network.state_dict()
     missing = sorted(own.keys() - state.keys() - _counters(network))
-    foreign = sorted(state.keys() - own.keys())
-    remedy = "choose the --model (and --classes) these weights were trained with"
-    if missing or foreign:
-        found = (
-            f"{len(missing)} missing (first: {missing[0]})"
-            if missing
-            else f"{len(foreign)} unknown (first: {foreign[0]})"
+    unknown = sorted(state.keys() - own.keys())
+    remedy = "use the `model` (and `classes`) that these weights were trained with"
+    for names, kind in ((missing, "missing"), (unknown, "unknown")):
+        require(
+            not names,
+            f"{path}: expected the {len(own)} tensors of the network, got {len(names)} {kind} "
+            f"(first: {(names or [''])[0]}); {remedy}",
         )
-        raise InputError(f"{path}: expected the {len(own)} tensors of the network, got {found}; {remedy}")
-    for name, tensor in own.items():
-        if name not in state:
-            continue
-        if tensor.shape != state[name].shape:
-            raise InputError(
-                f"{path}: expected {name} of shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}; {remedy}"
-            )
-        alike = tensor.is_floating_point() == state[name].is_floating_point() and not state[name].is_complex()
-        require(alike, f"{path}: expected {name} of a type like {tensor.dtype}, got {state[name].dtype}; {remedy}")
+    for name in (name for name in own if name in state):
+        expected, actual = own[name], state[name]
+        require(
+            expected.shape == actual.shape,
+            f"{path}: expected {name} of shape {tuple(expected.shape)}, got {tuple(actual.shape)}; {remedy}",
+        )
+        same_kind = expected.is_floating_point() == actual.is_floating_point() and not actual.is_complex()
+        require(same_kind, f"{path}: expected {name} of a type like {expected.dtype}, got {actual.dtype}; {remedy}")
     try:
         network.load_state_dict(state, strict=True)
     except RuntimeError as error:
@@ -259,7 +279,7 @@ def load_strictly(network: nn.Module, state: dict[str, Tensor], path: Path) -> N
 
 
 def _counters(network: nn.Module) -> set[str]:
-    """The names of the batches that batch norms have counted: no answer depends on them."""
+    """The names of the batch counters of batch norms, which no logit depends on."""
     norms = (name for name, module in network.named_modules() if isinstance(module, nn.modules.batchnorm._NormBase))
     return {f"{name}.num_batches_tracked".removeprefix(".") for name in norms}
 

@@ -1,10 +1,11 @@
-"""A network that takes images in [0, 1]: its normalisation is its own business."""
+"""A network that takes images in [0, 1], with its normalisation inside."""
 
 import copy
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,20 @@ from torch import Tensor, nn
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import hub
+from heatsmooth.models.architectures import ARCHITECTURES, built_in
+from heatsmooth.models.denoisers import BUILT_IN, JOINED, Denoised
 from heatsmooth.models.program import refuse_program
-from heatsmooth.models.resnet import ARCHITECTURES
 from heatsmooth.models.spec import NetworkSpec
 
 
 class Classifier(nn.Module):
     """logits (batch, classes) = network((images − mean) / std) for images in [0, 1].
 
-    A network that answers with more than logits, as those of transformers do, must have them as ``.logits``. Mean and
-    standard deviation, one number or one a channel, are not part of the state dict: the network's parameters
-    keep their public names.
+    A network whose output is more than logits, as in transformers, must have them as ``.logits``. Mean and standard
+    deviation are not part of the state dict, so the parameters of the network keep their public names.
+
+    ``network``: takes normalised images (batch, channels, height, width).
+    ``spec``: its description; mean and standard deviation are one number or one per channel.
     """
 
     mean: Tensor
@@ -35,9 +39,13 @@ class Classifier(nn.Module):
         super().__init__()
         require(
             len(spec.mean) == len(spec.std),
-            f"expected as many means as deviations, got {len(spec.mean)} and {len(spec.std)}",
+            f"`mean`, `std`: expected as many means as deviations, got {len(spec.mean)} and {len(spec.std)}",
         )
-        require(all(s > 0 for s in spec.std), f"--std: expected positive numbers, got {spec.std}")
+        require(
+            not spec.mean or JOINED not in spec.architecture,
+            "`mean`, `std`: expected none for a network with a denoiser, which has them inside, got some",
+        )
+        require(all(s > 0 for s in spec.std), f"`std`: expected positive numbers, got {spec.std}")
         self.network = network
         self.spec = spec
         self.register_buffer("mean", torch.tensor(spec.mean or (0.0,)).view(-1, 1, 1), persistent=False)
@@ -47,50 +55,72 @@ class Classifier(nn.Module):
         return logits_of(self.network((images - self.mean) / self.std))
 
 
-def logits_of(answer: Any) -> Tensor:
-    """The logits of what a network answers: the answer itself, or its ``.logits``."""
-    logits: Tensor = getattr(answer, "logits", answer)
+def logits_of(output: Any) -> Tensor:
+    """The logits in the output of a network: the output itself, or its ``.logits``."""
+    logits: Tensor = getattr(output, "logits", output)
     return logits
 
 
 def probabilities_of(logits: Tensor) -> Tensor:
-    """The softmax of logits (batch, classes), double precision, on the CPU.
+    """The softmax of logits (batch, classes), in double precision on the CPU.
 
-    A row is NaN if one of its logits is not finite, even where the softmax would not show it: it has no radius.
+    A row is NaN if one of its logits is not finite, even if its softmax is finite: such an image has no radius.
     """
     exact = logits.detach().cpu().double()
     return exact.softmax(1).where(exact.isfinite().all(1, keepdim=True), torch.nan)
 
 
 def build(spec: NetworkSpec) -> Classifier:
-    """A new classifier with random weights (those of the global torch generator), laid out for speed."""
+    """A new classifier with random weights from the global torch generator, channels last."""
+    if JOINED in spec.architecture:
+        denoiser, _, name = spec.architecture.partition(JOINED)
+        return denoised(denoiser, build(replace(spec, architecture=name)))
     if spec.architecture in ARCHITECTURES:
-        network = ARCHITECTURES[spec.architecture](classes=spec.classes, channels=spec.channels)
+        network = built_in(spec)
     elif spec.architecture.startswith(hub.PREFIX):
         network = hub.build_network(spec)
     elif ":" in spec.architecture:
         network = _import_network(spec.architecture)
     else:
         raise InputError(
-            f"--model: expected {', '.join(ARCHITECTURES)}, package.module:callable or hf:NAME, "
+            f"`model`: expected {', '.join(ARCHITECTURES)}, package.module:callable or hf:NAME, "
             f"got {spec.architecture!r}"
         )
     return channels_last(Classifier(network, spec))
 
 
+def denoised(denoiser: str, model: nn.Module) -> Classifier:
+    """A copy of the network with a denoiser in front. Both see images in [0, 1].
+
+    ``denoiser``: ``dncnn``, with random weights from the global torch generator, or ``package.module:callable``. The
+    callable returns a network from noisy to clean images, with its weights.
+    """
+    classifier = model if isinstance(model, Classifier) else _unnamed(model)
+    spec = classifier.spec
+    network = BUILT_IN[denoiser](spec.channels) if denoiser in BUILT_IN else _import_network(denoiser)
+    mean, std = (numbers.expand(spec.channels, 1, 1) for numbers in (classifier.mean, classifier.std))
+    joined = replace(spec, architecture=f"{denoiser}{JOINED}{spec.architecture}", mean=(), std=())
+    return channels_last(Classifier(Denoised(network, copy_of(classifier.network), mean, std), joined))
+
+
+def _unnamed(model: nn.Module) -> Classifier:
+    """Any network as a classifier without normalisation."""
+    return Classifier(model, NetworkSpec(type(model).__name__, channels=channels_of(model) or 3))
+
+
 def channels_last(classifier: Classifier) -> Classifier:
-    """The same classifier, its weights laid out for speed."""
+    """The same classifier with its weights in the faster memory layout, channels last."""
     classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     return classifier
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the network is: the device of its first parameter or buffer, else the CPU."""
+    """The device of the first parameter or buffer; the CPU if there is none."""
     return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def normalising_deviation(model: nn.Module) -> float:
-    """By how much a network divides its input: the root mean square of its deviations; 1 where it says none.
+    """The factor by which a network divides its input: the root mean square of its deviations; 1 without any.
 
     >>> normalising_deviation(Classifier(nn.Identity(), NetworkSpec("example", mean=(0.5,), std=(0.25,))))
     0.25
@@ -100,9 +130,9 @@ def normalising_deviation(model: nn.Module) -> float:
 
 
 def channels_of(network: nn.Module) -> int | None:
-    """How many channels the images of a network have, by its first convolution; None if that does not say."""
+    """Channels of the images of a network, from its first convolution; None if they are unknown."""
     first = next((module.in_channels for module in network.modules() if isinstance(module, nn.Conv2d)), None)
-    if first is None:  # in a program, convolutions are known by their weights alone
+    if first is None:  # in a program, only the weights of convolutions are visible
         first = next((weight.shape[1] for weight in network.state_dict().values() if weight.ndim == 4), None)
     return first if first in (1, 3) else None
 
@@ -115,15 +145,15 @@ def _import_network(name: str) -> nn.Module:
         network = getattr(importlib.import_module(module), attribute)()
     except Exception as error:
         raise InputError(
-            f"--model {name}: expected a callable that returns a network, got {type(error).__name__}: {error}"
+            f"`model` {name}: expected a callable that returns a network, got {type(error).__name__}: {error}"
         ) from error
-    require(isinstance(network, nn.Module), f"--model {name}: expected a torch.nn.Module, got {type(network).__name__}")
+    require(isinstance(network, nn.Module), f"`model` {name}: expected a torch.nn.Module, got {type(network).__name__}")
     assert isinstance(network, nn.Module)
     return network
 
 
 def copy_of(model: nn.Module) -> nn.Module:
-    """An independent copy, with parameters that can be trained; a program, which has none, is refused."""
+    """An independent copy with trainable parameters; a program is refused."""
     refuse_program(model)
     twin = copy.deepcopy(model)
     for parameter in twin.parameters():
@@ -134,7 +164,7 @@ def copy_of(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode, and afterwards back in its own."""
+    """Put every module in evaluation mode; restore its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -145,7 +175,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def count_classes(model: nn.Module, images: Tensor) -> int:
-    """How many classes the network has, after making sure that it takes these images and answers with finite logits."""
+    """Number of classes of the network; an error if it does not take these images or its logits are not finite."""
     logits = logits_for(model, images[:2])
     require(
         bool(logits.isfinite().all()),
@@ -156,33 +186,29 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
 
 @exact_float32()
 def logits_for(model: nn.Module, images: Tensor) -> Tensor:
-    """The logits (batch, classes) of one pass in evaluation mode; an error where the network takes no such images."""
+    """Logits (batch, classes) of one pass in evaluation mode; an error if the network does not take these images."""
     shape = tuple(images.shape[1:])
-    channels = getattr(getattr(model, "spec", None), "channels", None)
-    if channels is not None and getattr(model, "spec").architecture in ARCHITECTURES:  # noqa: B009
+    spec = getattr(model, "spec", None)
+    if isinstance(spec, NetworkSpec) and spec.architecture in ARCHITECTURES:
         require(
-            channels == shape[0],
-            f"expected images of {channels} channels, as the network takes, got {shape[0]}; "
-            "choose other data or another --model",
+            spec.channels == shape[0],
+            f"expected images of {spec.channels} channels, as the network takes, got {shape[0]}; "
+            "use other data or another `model`",
         )
     try:
         with evaluating(model), torch.inference_mode():
             logits = model(images)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise InputError(
-            f"expected a network that takes images of {_times(shape)}, "
-            f"got {type(error).__name__}: {first_line(error)}; check --model and --image-size"
+            f"expected a network that takes images of {'×'.join(map(str, shape))}, "
+            f"got {type(error).__name__}: {first_line(error)}; check `model` and `image_size`"
         ) from None
     require(
         isinstance(logits, Tensor) and logits.ndim == 2,
-        f"expected logits (batch, classes), got {_kind(logits)}; return the logits alone",
+        f"expected logits (batch, classes), got {_kind(logits)}; return only the logits",
     )
     assert isinstance(logits, Tensor)
     return logits
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,4 @@
-"""On a CPU, a convolution with the padding before it and the addition and activation after it: one pass over memory."""
+"""On a CPU, a convolution with the padding before it and the addition and activation after it as one kernel."""
 
 import operator
 from collections.abc import Callable
@@ -12,11 +12,12 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of each number, and what oneDNN calls it."""
+    """An elementwise function, and its name in oneDNN."""
 
     plain: Callable[[Tensor], Tensor]
     kernel: str
     numbers: tuple[float, ...] = ()
+    """Arguments of the kernel."""
 
 
 _RELU = Activation(functional.relu, "relu")
@@ -34,12 +35,12 @@ _ACTIVATIONS: dict[Any, Activation] = {
     nn.Hardswish: _HARDSWISH,
     functional.hardswish: _HARDSWISH,
 }
-"""By the module's type or the function."""
+"""By the type of the module, or by the function."""
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """What a convolution with zeros around its images is made of."""
+    """The tensors and settings of a convolution with zero padding."""
 
     weight: Tensor
     bias: Tensor | None
@@ -49,9 +50,9 @@ class Convolution:
     groups: int
 
     def padded(self, left: int, right: int, top: int, bottom: int) -> "Convolution | None":
-        """The convolution of images with so many more zeros around them; None if the kernel cannot say it.
+        """The convolution of images with this many more zeros around them; None if oneDNN cannot express it.
 
-        oneDNN takes as many zeros on either side: where that is too many, zeros in the weights meet them.
+        oneDNN pads opposite sides equally. Where that adds too many zeros, zeros in the weights cancel them.
         """
         rows, columns = max(top, bottom), max(left, right)
         if min(left, right, top, bottom) < 0 or ((left, top) != (right, bottom) and self.dilation != (1, 1)):
@@ -61,49 +62,50 @@ class Convolution:
 
 
 class FusedConvolution(nn.Module):
-    """``activation(convolution(x))``, ReLU also of its sum with a shortcut: one kernel unless gradients are wanted.
+    """``activation(convolution(x))``, for ReLU also of the sum with a shortcut; one kernel unless gradients are needed.
 
-    The kernel's own layouts of the weights, one for a single image and one for more, by the number of threads, are kept
-    from the first such pass on, so the weights must not change afterwards.
+    The kernel's layouts of the weights are kept from the first pass on: one for a single image and one for more, per
+    number of threads. So the weights must not change afterwards.
     """
 
     def __init__(self, convolution: Convolution, activation: Activation) -> None:
         super().__init__()
         self.register_buffer("weight", convolution.weight.detach().contiguous(memory_format=torch.channels_last))
         self.register_buffer("bias", None if convolution.bias is None else convolution.bias.detach())
-        self.how = (convolution.padding, convolution.stride, convolution.dilation, convolution.groups)
+        self.settings = (convolution.padding, convolution.stride, convolution.dilation, convolution.groups)
         self.activation = activation
-        self._laid_out: dict[tuple[int, bool], Tensor] = {}
+        self._layouts: dict[tuple[int, bool], Tensor] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_laid_out": {}}
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_layouts": {}}
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
         weight, bias = self.get_buffer("weight"), self._buffers["bias"]
-        kernels, how, act = torch.ops.mkldnn, self.how, self.activation
+        kernels, settings, activation = torch.ops.mkldnn, self.settings, self.activation
         if torch.is_grad_enabled():
-            padding, stride, dilation, groups = how
-            answer = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-            return act.plain(answer if shortcut is None else answer + shortcut)
+            padding, stride, dilation, groups = settings
+            sums = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+            return activation.plain(sums if shortcut is None else sums + shortcut)
         kind = (torch.get_num_threads(), len(x) == 1)
-        if kind not in self._laid_out:
-            self._laid_out[kind] = kernels._reorder_convolution_weight(weight, *how, list(x.shape))
-        laid_out = self._laid_out[kind]
+        if kind not in self._layouts:
+            self._layouts[kind] = kernels._reorder_convolution_weight(weight, *settings, list(x.shape))
+        layout, numbers = self._layouts[kind], list(activation.numbers)
         fused: Tensor
         if shortcut is None:
-            fused = kernels._convolution_pointwise(x, laid_out, bias, *how, act.kernel, list(act.numbers), "")
+            fused = kernels._convolution_pointwise(x, layout, bias, *settings, activation.kernel, numbers, "")
         else:
             fused = kernels._convolution_pointwise.binary(
-                x, shortcut, laid_out, bias, *how, "add", None, act.kernel, list(act.numbers), None
+                x, shortcut, layout, bias, *settings, "add", None, activation.kernel, numbers, None
             )
         return fused
 
 
 def fuse(network: nn.Module) -> nn.Module:
-    """``network`` as a graph in which every activation that only a convolution feeds is fused with it.
+    """``network`` as a graph in which an activation is fused with the convolution before it.
 
-    ReLU also where the sum of a convolution and a shortcut feeds it; and zeros that are padded before the convolution.
-    Raises whatever tracing raises for a network whose course depends on its input. The caller compares the answers.
+    Also fused are zeros padded before the convolution and, for ReLU, the sum of a convolution and a shortcut. The
+    convolution must feed nothing else. The caller compares the logits. Raises whatever tracing raises, for example for
+    a network whose control flow depends on its input.
     """
     traced = fx.symbolic_trace(network)
     for node in list(traced.graph.nodes):
@@ -120,27 +122,32 @@ def fuse(network: nn.Module) -> nn.Module:
 
 
 def _fuse(traced: fx.GraphModule, active: fx.Node, activation: Activation) -> None:
+    """Replace an activation, and the convolution before it if it can be fused, by a ``FusedConvolution``."""
     before = active.args[0]
     assert isinstance(before, fx.Node)
-    sums = activation is _RELU and _is_addition(before)
-    summands = list(before.all_input_nodes) if sums else [before]
-    found = [(one, convolution) for one in summands if (convolution := _convolution(traced, one)) is not None]
-    if not found:
+    is_sum = activation is _RELU and _is_addition(before)
+    summands = list(before.all_input_nodes) if is_sum else [before]
+    node = next((summand for summand in summands if _convolution(traced, summand) is not None), None)
+    if node is None:
         return
-    node, convolution = found[0]
-    images, done = node.args[0], [active, before, node]
-    assert isinstance(images, fx.Node)
-    zeros = _zeros_around(traced, images)
-    if zeros is not None and (padded := convolution.padded(*zeros)) is not None:
-        done.append(images)
-        images, convolution = images.args[0], padded
+    images, convolution, padding = _with_padding(traced, node)
     name = f"{node.name}_{activation.kernel}"
     traced.add_submodule(name, FusedConvolution(convolution, activation))
+    shortcut = [summand for summand in summands if summand is not node]
     with traced.graph.inserting_after(active):
-        shortcut = [one for one in summands if one is not node]
         active.replace_all_uses_with(traced.graph.call_module(name, (images, *shortcut)))
-    for gone in dict.fromkeys(done):
-        traced.graph.erase_node(gone)
+    for old in dict.fromkeys([active, before, node, *padding]):
+        traced.graph.erase_node(old)
+
+
+def _with_padding(traced: fx.GraphModule, node: fx.Node) -> tuple[Any, Convolution, list[fx.Node]]:
+    """The images of a convolution, the convolution with the zeros padded before it, and the node of that padding."""
+    images, convolution = node.args[0], _convolution(traced, node)
+    assert isinstance(images, fx.Node)
+    assert convolution is not None
+    zeros = _zeros_around(traced, images)
+    padded = None if zeros is None else convolution.padded(*zeros)
+    return (images, convolution, []) if padded is None else (images.args[0], padded, [images])
 
 
 def _module(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
@@ -148,36 +155,43 @@ def _module(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
 
 
 def _convolution(traced: fx.GraphModule, node: fx.Node) -> Convolution | None:
-    """The convolution, as module or function, if nothing else needs its answer and the kernel knows its kind."""
-    module = _module(traced, node)
+    """The convolution of a node, if nothing else uses its result and oneDNN supports it."""
     if len(node.users) != 1:
         return None
+    if node.op == "call_function" and node.target is functional.conv2d:
+        return _functional_convolution(traced, node)
+    module = _module(traced, node)
     if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros" and not isinstance(module.padding, str):
-        whole: Any = (module.stride, module.padding, module.dilation, module.groups)
-        return Convolution(module.weight, module.bias, *whole)
-    if node.op == "call_function" and node.target is functional.conv2d and not node.kwargs and len(node.args) == 7:
-        weight, bias, *pairs, groups = node.args[1:]
-        weights, biases = _kept(traced, weight), _kept(traced, bias)
-        known = (biases is None) == (bias is None) and all(isinstance(one, tuple) for one in pairs)
-        if weights is not None and known:
-            whole = (*pairs, groups)
-            return Convolution(weights, biases, *whole)
+        settings: Any = (module.stride, module.padding, module.dilation, module.groups)
+        return Convolution(module.weight, module.bias, *settings)
     return None
 
 
-def _kept(traced: fx.GraphModule, argument: Any) -> Tensor | None:
+def _functional_convolution(traced: fx.GraphModule, node: fx.Node) -> Convolution | None:
+    """A call of ``functional.conv2d`` with all arguments by position, on parameters of the network."""
+    if node.kwargs or len(node.args) != 7:
+        return None
+    weight, bias, *pairs, groups = node.args[1:]
+    weights, biases = _parameter(traced, weight), _parameter(traced, bias)
+    if weights is None or (biases is None) != (bias is None) or not all(isinstance(pair, tuple) for pair in pairs):
+        return None
+    settings: Any = (*pairs, groups)
+    return Convolution(weights, biases, *settings)
+
+
+def _parameter(traced: fx.GraphModule, argument: Any) -> Tensor | None:
     """The parameter that an argument stands for."""
     is_parameter = isinstance(argument, fx.Node) and argument.op == "get_attr"
     return traced.get_parameter(str(argument.target)) if is_parameter else None
 
 
 def _zeros_around(traced: fx.GraphModule, node: fx.Node) -> tuple[int, int, int, int] | None:
-    """How many zeros it adds to images at left, right, top and bottom, if it does and nothing else needs it."""
+    """Zeros that a node adds to images at left, right, top and bottom, if nothing else uses its result."""
     module = _module(traced, node)
     return module.padding if isinstance(module, nn.ZeroPad2d) and len(node.users) == 1 else None
 
 
 def _is_addition(node: fx.Node) -> bool:
-    """Whether it is the sum of two tensors that nothing but the ReLU needs."""
+    """Whether a node is the sum of two tensors that nothing but the ReLU uses."""
     plus = node.op == "call_function" and node.target in (operator.add, operator.iadd, torch.add)
     return plus and len(node.users) == 1 and not node.kwargs and len(node.all_input_nodes) == 2

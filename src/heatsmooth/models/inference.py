@@ -1,4 +1,4 @@
-"""The same network, faster: for evaluation only, and checked to be alike before it is used."""
+"""A faster form of a network, for evaluation only; it is used only if its logits match the original's."""
 
 import copy
 from typing import Any
@@ -14,20 +14,23 @@ from heatsmooth.models.classifier import Classifier, count_classes, device_of
 from heatsmooth.models.fusion import fuse
 
 TOLERANCE = 1e-4
-"""Largest difference of logits, relative to the largest logit, between a network and its faster form."""
+"""Largest difference of logits between a network and its faster form, relative to the largest logit."""
 
 PROBES = 4
-"""Images that a network is tried on before it is given those of the user."""
+"""Random images that a network is tried on first."""
 
 CPU_PASS = 800_000
-"""Numbers in the images of one pass on a CPU, 5 images of 3 × 224 × 224: with more, what lies between its layers
-overflows the caches, and memory is fetched anew for each."""
+"""Most numbers in the images of one pass on a CPU: 5 images of 3 × 224 × 224. With more, the activations do not fit in
+the caches."""
 
 
 def images_of_a_pass(device: torch.device, numbers: int) -> int | None:
-    """How many images of so many numbers each had better pass at once; None if as many as there are.
+    """How many images to pass at once for speed; None for no limit.
 
-    A divisor of 50, so that usual batches fall into passes that are all alike.
+    The result divides 50, so that usual batches split into passes of one size.
+
+    ``device``: where the network is.
+    ``numbers``: numbers per image (channels × height × width).
     """
     if device.type != "cpu" or 50 * numbers <= CPU_PASS:
         return None
@@ -36,11 +39,15 @@ def images_of_a_pass(device: torch.device, numbers: int) -> int | None:
 
 @exact_float32()
 def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False) -> nn.Module:
-    """A copy of ``model``, channels last, with batch norm and activations merged into its convolutions, or compiled.
+    """A faster copy of ``model`` for evaluation, channels last.
 
-    ``examples`` (batch, channels, height, width) decide whether it may be used: every logit must agree to
-    ``TOLERANCE`` and every class, unless its two top logits tie within that. What cannot be merged stays
-    as it is; a network that compiles into something else is an error.
+    Batch norm and activations are fused with the convolutions before them, where this is possible. The result is used
+    only if it matches on ``examples``: every logit within ``TOLERANCE``, and every class, unless its two largest logits
+    tie within that. Otherwise the copy stays plain; a compiled network that does not match is an error.
+
+    ``model``: returns logits (batch, classes).
+    ``examples``: (batch, channels, height, width) in [0, 1], on the device of the model.
+    ``compiled``: use ``torch.compile`` instead of fused kernels.
     """
     plain = copy.deepcopy(model).eval().requires_grad_(False)
     plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
@@ -50,16 +57,16 @@ def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False)
     fastest = torch.compile(faster)
     assert isinstance(fastest, nn.Module)
     require(
-        _alike(plain, fastest, examples),
-        "--compile: expected the compiled network to give the same classes, got others; leave it out",
+        _matches(plain, fastest, examples),
+        "`compiled`: expected the compiled network to give the same logits, got others; leave it out",
     )
     return fastest
 
 
 def checked_classes(model: nn.Module, shape: tuple[int, int, int]) -> int:
-    """How many classes the network has, found on fixed random images of ``shape`` (channels, height, width).
+    """Number of classes of the network, from fixed random images of ``shape`` (channels, height, width).
 
-    A network is refused that does not take them, whose logits are not finite, or depend on the rest of the batch.
+    A network is refused if it does not take such images, or if its logits are not finite or depend on the batch.
     """
     images = torch.rand(PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device_of(model))
     classes = count_classes(model, images)
@@ -69,9 +76,9 @@ def checked_classes(model: nn.Module, shape: tuple[int, int, int]) -> int:
 
 @exact_float32()
 def check_independence(model: nn.Module, examples: Tensor) -> None:
-    """Refuse a network whose answer for an image depends on the others of its batch, on their number or its place.
+    """Refuse a network whose logits for an image depend on the other images of the batch.
 
-    Every example is compared in another order, some also alone and among other images.
+    Every example is compared in the reversed order. Some are also compared alone and among other images.
     """
     some = torch.arange(0, len(examples), max(1, len(examples) // 3))
     with torch.inference_mode():
@@ -79,20 +86,23 @@ def check_independence(model: nn.Module, examples: Tensor) -> None:
         reversed_order = model(examples.flip(0)).flip(0)
         alone = torch.cat([model(examples[i : i + 1]) for i in some.tolist()])
         among_others = model(torch.cat([examples[:1], examples[1:].flip(-1).flip(0) ** 2]))
-    require(bool(among_these.isfinite().all()), "expected finite logits, got NaN or infinity for some images")
+    require(
+        bool(among_these.isfinite().all()),
+        "expected finite logits, got NaN or infinity; check the weights and the normalisation",
+    )
     scale = float(among_these.abs().max().clamp_min(1))
     differences = among_these - reversed_order, among_these[some] - alone, among_these[:1] - among_others[:1]
-    apart = max(float(difference.abs().max()) for difference in differences)
+    largest = max(float(difference.abs().max()) for difference in differences)
     require(
-        apart <= TOLERANCE * scale,
-        f"expected logits of an image that do not depend on its batch, got a difference of {apart:.3g}; "
+        largest <= TOLERANCE * scale,
+        f"expected logits of an image that do not depend on its batch, got a difference of {largest:.3g}; "
         "give batch norm running statistics",
     )
 
 
 @exact_float32()
 def check_gradient(model: nn.Module, examples: Tensor) -> None:
-    """Refuse a network whose logits do not follow the pixels by a gradient."""
+    """Refuse a network whose logits have no gradient with respect to the pixels."""
     with torch.enable_grad():
         pixels = examples.detach().clone().requires_grad_(True)
         logits = model(pixels)
@@ -102,9 +112,10 @@ def check_gradient(model: nn.Module, examples: Tensor) -> None:
 
 @exact_float32()
 def folded(model: nn.Module, examples: Tensor) -> tuple[nn.Module, int]:
-    """``model`` with batch norms folded into the convolutions before them, and how many; itself where that fails.
+    """``model`` with batch norms folded into the convolutions before them, and how many; unchanged if that fails.
 
-    A batch norm belongs to a convolution if it is given that one's very answer, and each runs once.
+    A batch norm belongs to a convolution if its input is exactly the output of that convolution, and each runs once.
+    The folded network is used only if its logits match on ``examples``.
     """
     twin = copy.deepcopy(model)
     try:
@@ -115,13 +126,13 @@ def folded(model: nn.Module, examples: Tensor) -> tuple[nn.Module, int]:
             assert isinstance(norm, nn.BatchNorm2d)
             twin.set_submodule(before, fuse_conv_bn_eval(conv, norm))
             twin.set_submodule(after, nn.Identity().eval())
-    except (AttributeError, TypeError, RuntimeError):  # modules of a kind that cannot be taken apart
+    except (AttributeError, TypeError, RuntimeError):  # modules of a kind that cannot be folded
         return model, 0
-    return (twin, len(pairs)) if pairs and _alike(model, twin, examples) else (model, 0)
+    return (twin, len(pairs)) if pairs and _matches(model, twin, examples) else (model, 0)
 
 
 def _fused(model: nn.Module, examples: Tensor) -> nn.Module:
-    """``model`` with padding and activations fused with their convolutions, see ``fusion``; itself where that fails."""
+    """``model`` with padding and activations fused with their convolutions, see ``fusion``; unchanged if that fails."""
     if examples.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return model
     twin = copy.deepcopy(model)
@@ -130,25 +141,25 @@ def _fused(model: nn.Module, examples: Tensor) -> nn.Module:
             twin.network = fuse(twin.network)
         else:
             twin = fuse(twin)
-        return twin if _alike(model, twin, examples) else model
-    except Exception:  # tracing runs the user's code on stand-ins for tensors, which may raise anything
+        return twin if _matches(model, twin, examples) else model
+    except Exception:  # tracing runs the user's code on symbolic tensors, which may raise anything
         return model
 
 
 def _convolutions_before_norms(model: nn.Module, examples: Tensor) -> list[tuple[str, str]]:
-    """The names of each convolution and of the batch norm right after it, seen in a pass over the examples."""
+    """The names of each convolution and of the batch norm right after it, observed in a pass of one example."""
     calls: dict[str, int] = {}
-    maker: dict[int, str] = {}
+    source: dict[int, str] = {}
     pairs: list[tuple[str, str]] = []
-    alive: list[Tensor] = []
+    alive: list[Tensor] = []  # so that no id is used twice
 
     def watch(name: str, module: nn.Module) -> RemovableHandle:
-        def note(_: nn.Module, given: tuple[Any, ...], answer: Any) -> None:
+        def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             calls[name] = calls.get(name, 0) + 1
             if isinstance(module, nn.Conv2d):
-                maker[id(answer)] = name
-                alive.append(answer)
-            elif given and (before := maker.get(id(given[0]))) is not None:
+                source[id(output)] = name
+                alive.append(output)
+            elif inputs and (before := source.get(id(inputs[0]))) is not None:
                 pairs.append((before, name))
 
         return module.register_forward_hook(note)
@@ -163,14 +174,14 @@ def _convolutions_before_norms(model: nn.Module, examples: Tensor) -> list[tuple
     finally:
         for handle in handles:
             handle.remove()
-    makers = [conv for conv, _ in pairs]
-    return [pair for pair in pairs if calls[pair[0]] == calls[pair[1]] == makers.count(pair[0]) == 1]
+    convolutions = [conv for conv, _ in pairs]
+    return [pair for pair in pairs if calls[pair[0]] == calls[pair[1]] == convolutions.count(pair[0]) == 1]
 
 
-def _alike(model: nn.Module, other: nn.Module, examples: Tensor) -> bool:
+def _matches(model: nn.Module, other: nn.Module, examples: Tensor) -> bool:
     with torch.inference_mode():
-        expected, found = model(examples), other(examples)
+        expected, actual = model(examples), other(examples)
     tolerance = TOLERANCE * float(expected.abs().max().clamp_min(1))
     first, second = expected.topk(2, dim=1).values.T
-    same = (expected.argmax(1) == found.argmax(1)) | (first - second <= tolerance)
-    return bool(((expected - found).abs() <= tolerance).all() and same.all())
+    same = (expected.argmax(1) == actual.argmax(1)) | (first - second <= tolerance)
+    return bool(((expected - actual).abs() <= tolerance).all() and same.all())

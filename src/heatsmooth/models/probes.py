@@ -1,10 +1,11 @@
-"""What a network answers to probe images: part of its identity.
+"""The answers of a network on fixed probe images, which are part of its identity.
 
-The images are a function of their shape alone, the same on every machine and in every version.
+The images depend only on their shape. They are the same on every machine and in every version.
 """
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,33 +19,32 @@ from heatsmooth.models.classifier import device_of, evaluating, logits_for
 from heatsmooth.models.spec import NetworkSpec
 
 PROBES, NUMBERS = 4, 8
-"""How many probe images, and how many numbers are kept of the logits of each."""
+"""Number of probe images, and of the numbers recorded per image."""
 COARSE, NOISE = 4, 0.3
-"""Images are smooth, interpolated from so many points a side; the second half of them has this share of noise."""
+"""Images are smooth, interpolated from this many points per side; the second half has this share of noise."""
 DIGITS = 7
 NOT_A_NUMBER, INFINITE = 750.0, 1000.0
-"""What stands for logits that are not finite; log(1 + x) is below 710 for every other number."""
+"""Replacements for logits that are not finite; log(1 + x) is below 710 for every finite number."""
 
 
 def identify(model: nn.Module, shape: Sequence[int]) -> Identity:
-    """The identity of a network, probed with images of this shape (channels, height, width) where it is.
+    """The identity of a network, from probe images of this shape (channels, height, width), on its device.
 
-    A network whose passes differ, as with dropout that is on, is known by its architecture and weights alone.
+    If two passes differ, as with active dropout, the identity has only architecture and weights.
     """
     images = probe_images(shape).to(device_of(model))
     with evaluating(model), torch.random.fork_rng(_devices(images)):
-        once, again = (_numbers(logits_for(model, images)) for _ in range(2))
-    first = Identity(model_hash(model), _architecture(model), tuple(shape), once)
-    second = Identity(first.weights, first.architecture, first.shape, again)
-    return first if first.difference(second) is None else Identity(first.weights, first.architecture, first.shape)
+        once, again = (_answers(logits_for(model, images)) for _ in range(2))
+    identity = Identity(model_hash(model), _architecture(model), tuple(shape), once)
+    stable = identity.difference(replace(identity, answers=again)) is None
+    return identity if stable else replace(identity, answers=None)
 
 
 def is_known_as(model: nn.Module, recorded: Identity) -> bool:
-    """Whether a network is the recorded one, by all that the record says."""
-    weights = Identity(model_hash(model))
-    if weights.difference(recorded) is not None or recorded.shape is None:
-        return weights.difference(recorded) is None
-    return identify(model, recorded.shape).difference(recorded) is None
+    """Whether a network is the recorded one, by everything that was recorded."""
+    if model_hash(model) != recorded.weights:
+        return False
+    return recorded.shape is None or identify(model, recorded.shape).difference(recorded) is None
 
 
 def probe_images(shape: Sequence[int]) -> Tensor:
@@ -57,15 +57,15 @@ def probe_images(shape: Sequence[int]) -> Tensor:
 
 
 def _uniform(purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Numbers in [0, 1] that no version of any library will change: the bytes of a hash."""
+    """Numbers in [0, 1] that are the same in every version of every library: the bytes of a hash."""
     content = hashlib.shake_256(f"heatsmooth probe {purpose}".encode()).digest(int(np.prod(shape)))
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(shape).to(torch.float32) / 255
 
 
-def _numbers(logits: Tensor) -> tuple[tuple[float, ...], ...]:
-    """At most ``NUMBERS`` for each row: ±log(1 + |logit|), or, if there are more, fixed random mixtures of all of them.
+def _answers(logits: Tensor) -> tuple[tuple[float, ...], ...]:
+    """At most ``NUMBERS`` per row: ±log(1 + |logit|) or, for more classes, fixed random mixtures of all of them.
 
-    The logarithm keeps one huge logit, such as that of a masked class, from hiding what the others say.
+    Without the logarithm, one huge logit, such as that of a masked class, would hide the others.
     """
     exact = logits.detach().double().cpu()
     finite = (exact.sign() * exact.abs().log1p()).nan_to_num(NOT_A_NUMBER, INFINITE, -INFINITE)
@@ -84,5 +84,5 @@ def _architecture(model: nn.Module) -> str:
 
 
 def _devices(images: Tensor) -> list[torch.device]:
-    """Beside the CPU, where randomness of a pass is drawn."""
+    """Devices, in addition to the CPU, whose random generators a pass may use."""
     return [images.device] if images.device.type == "cuda" else []

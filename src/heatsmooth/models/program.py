@@ -1,6 +1,6 @@
-"""Whole programs: TorchScript and ``torch.export`` files, for certifying and attacking.
+"""Whole programs, TorchScript and ``torch.export`` files, to certify and attack.
 
-Such a file holds code that torch runs: it is opened only where the user says ``--model program``. It cannot be trained.
+Such a file contains code that torch runs, so it is opened only if ``model`` is "program". It cannot be trained.
 """
 
 import pickle
@@ -21,7 +21,7 @@ PROGRAM = "program"
 
 
 class Program(nn.Module):
-    """A program behind the interface of a module in evaluation mode, which it never leaves."""
+    """A program as a module that is always in evaluation mode."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class Program(nn.Module):
             module.training = False
 
     def train(self, mode: bool = True) -> "Program":  # noqa: ARG002
-        """Programs have no modes."""
+        """No effect: a program has no training mode."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Program":
-        """Itself: nothing ever changes its weights."""
+        """The program itself, because its weights never change."""
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -45,22 +45,22 @@ class Program(nn.Module):
 
 
 def refuse_program(model: nn.Module) -> None:
-    """Refuse to train or save a program: its weights have no architecture to go back into."""
+    """Refuse to train or save a program, because its architecture is not known."""
     require(
         not any(isinstance(module, (Program, torch.jit.ScriptModule)) for module in model.modules()),
-        "expected a network that can be trained and saved, got a program; name its architecture with --model, "
+        "expected a network that can be trained and saved, got a program; name its architecture as `model`, "
         "and its weights",
     )
 
 
 def load_program(path: Path) -> tuple[Program, NetworkSpec]:
-    """The program of a file that ``torch.jit.save`` or ``torch.export.save`` wrote, and a spec that holds its hash."""
-    require(path.is_file(), f"{path}: expected a file that holds a program, got no such file; check the path")
+    """The program in a file of ``torch.jit.save`` or ``torch.export.save``, and a spec with the hash of the file."""
+    require(path.is_file(), f"{path}: expected a file with a program, got no such file; check the path")
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
         check_archive(path)
-        with warnings.catch_warnings(action="ignore"), tensors_only():  # TorchScript is deprecated, and still in use
+        with warnings.catch_warnings(action="ignore"), tensors_only():  # TorchScript is deprecated but still in use
             if any("/code/" in name for name in names):
                 program: nn.Module = torch.jit.load(path, map_location="cpu")
             else:

@@ -1,10 +1,11 @@
 """Residual networks (He et al. 2016) for small and large images, in one class.
 
-Parameter names are the public ones (``conv1``, ``layer1.0.bn2``, ``layer2.0.downsample.0``, ``fc``),
-so published ImageNet ResNets, and Cohen's CIFAR ResNet-110, load strictly.
+Parameter names are the public ones (``conv1``, ``layer1.0.bn2``, ``layer2.0.downsample.0``, ``fc``), so published
+ImageNet ResNets and Cohen's CIFAR ResNet-110 load strictly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut."""
+    """Two 3×3 convolutions and a shortcut."""
 
     expansion = 1
 
@@ -34,7 +35,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (which carries the stride), 1×1 with four times the width, beside a shortcut."""
+    """Convolutions 1×1, 3×3 (with the stride) and 1×1 (with four times the width), and a shortcut."""
 
     expansion = 4
 
@@ -54,46 +55,34 @@ class Bottleneck(nn.Module):
         return out
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a residual network: per stage, the number of blocks and their width."""
+
+    block: type[BasicBlock] | type[Bottleneck]
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    first_stride: int = 1
+    """Of the first stage; the others have stride 2."""
+    large: bool = False
+    """Begin with the 7×7 convolution with stride 2 and the pooling of ImageNet networks, instead of one 3×3."""
+
+
 class ResNet(nn.Module):
-    """Logits (batch, classes) of images (batch, channels, height, width), any height and width.
+    """Logits (batch, classes) of images (batch, channels, height, width) of any height and width."""
 
-    ``stem``: ``"small"`` is one 3×3 convolution, for images of about 32×32; ``"large"`` is the 7×7
-    convolution with stride 2 and the pooling of the ImageNet networks.
-    """
-
-    def __init__(
-        self,
-        block: type[BasicBlock] | type[Bottleneck],
-        depths: Sequence[int],
-        widths: Sequence[int],
-        *,
-        stem: str = "small",
-        first_stride: int = 1,
-        classes: int = 10,
-        channels: int = 3,
-    ) -> None:
+    def __init__(self, layout: Layout, *, classes: int = 10, channels: int = 3) -> None:
         super().__init__()
-        inputs = widths[0]
-        if stem == "large":
-            self.conv1 = nn.Conv2d(channels, inputs, 7, stride=2, padding=3, bias=False)
-            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
-        else:
-            self.conv1 = _conv(channels, inputs, 3)
-            self.maxpool = nn.Identity()
+        inputs = layout.widths[0]
+        self.conv1 = _conv(channels, inputs, 7, 2) if layout.large else _conv(channels, inputs, 3)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if layout.large else nn.Identity()
         self.bn1 = nn.BatchNorm2d(inputs)
         self.relu = nn.ReLU(inplace=True)
-        self.stages = [f"layer{i + 1}" for i in range(len(depths))]
-        for i, (name, depth, width) in enumerate(zip(self.stages, depths, widths, strict=True)):
-            blocks = []
-            for j in range(depth):
-                stride = (first_stride if i == 0 else 2) if j == 0 else 1
-                outputs = width * block.expansion
-                downsample = None
-                if stride != 1 or inputs != outputs:
-                    downsample = nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-                blocks.append(block(inputs, width, stride, downsample))
-                inputs = outputs
-            setattr(self, name, nn.Sequential(*blocks))
+        self.stages = [f"layer{i + 1}" for i in range(len(layout.depths))]
+        stride = layout.first_stride
+        for name, depth, width in zip(self.stages, layout.depths, layout.widths, strict=True):
+            setattr(self, name, _stage(layout.block, inputs, width, depth, stride))
+            inputs, stride = width * layout.block.expansion, 2
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(inputs, classes)
         for module in self.modules():
@@ -108,13 +97,29 @@ class ResNet(nn.Module):
         return logits
 
 
-ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
-    "tiny": partial(ResNet, BasicBlock, (1, 1, 1), (16, 32, 64), first_stride=2),
-    "small": partial(ResNet, BasicBlock, (1, 1, 1), (32, 64, 128), first_stride=2),
-    "resnet20": partial(ResNet, BasicBlock, (3, 3, 3), (16, 32, 64)),
-    "resnet34": partial(ResNet, BasicBlock, (3, 4, 6, 3), (64, 128, 256, 512)),
-    "resnet110": partial(ResNet, BasicBlock, (18, 18, 18), (16, 32, 64)),
-    "resnet18-imagenet": partial(ResNet, BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), stem="large", classes=1000),
-    "resnet50": partial(ResNet, Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), stem="large", classes=1000),
+def _stage(
+    block: type[BasicBlock] | type[Bottleneck], inputs: int, width: int, depth: int, stride: int
+) -> nn.Sequential:
+    """``depth`` blocks; the first has the stride, and a convolution in its shortcut where the shape changes."""
+    outputs = width * block.expansion
+    downsample = None
+    if stride != 1 or inputs != outputs:
+        downsample = nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+    return nn.Sequential(
+        block(inputs, width, stride, downsample), *(block(outputs, width, 1, None) for _ in range(depth - 1))
+    )
+
+
+_LAYOUTS = {
+    "tiny": Layout(BasicBlock, (1, 1, 1), (16, 32, 64), first_stride=2),
+    "small": Layout(BasicBlock, (1, 1, 1), (32, 64, 128), first_stride=2),
+    "resnet20": Layout(BasicBlock, (3, 3, 3), (16, 32, 64)),
+    "resnet34": Layout(BasicBlock, (3, 4, 6, 3), (64, 128, 256, 512)),
+    "resnet110": Layout(BasicBlock, (18, 18, 18), (16, 32, 64)),
+    "resnet18-imagenet": Layout(BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), large=True),
+    "resnet50": Layout(Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), large=True),
 }
-"""Built-in networks by name; each takes ``classes`` and ``channels``."""
+RESNETS: dict[str, Callable[..., nn.Module]] = {
+    name: partial(ResNet, layout, classes=1000 if layout.large else 10) for name, layout in _LAYOUTS.items()
+}
+"""Residual networks by name; each takes ``classes`` and ``channels``."""

@@ -1,12 +1,23 @@
 """What a network is, apart from its weights."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation, one number or one per channel, of images in [0, 1]."""
+
+
+def completed(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> Normalisation | None:
+    """Mean and standard deviation, where at least one is given: the other becomes 0 or 1; None if both are None."""
+    if mean is None and std is None:
+        return None
+    if mean is None:
+        mean = (0.0,) * len(std or (1.0,))
+    return mean, std or (1.0,) * len(mean)
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """All that is needed, beside the weights, to build a classifier."""
+    """Everything, apart from the weights, that is needed to build a classifier."""
 
     architecture: str
     """A built-in name, ``package.module:callable``, ``hf:NAME`` or ``program``."""
@@ -15,11 +26,14 @@ class NetworkSpec:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     size: int | tuple[int, int] | None = None
-    """Of the images it was trained on, if known: the side of squares, else (height, width)."""
+    """Size of the images it was trained on, if known: the side of squares, or (height, width)."""
     config: str | None = None
-    """Of ``hf:NAME``, the configuration as JSON; of a program, the hash of its file."""
+    """For ``hf:NAME``, the configuration as JSON; for a program, the hash of its file."""
 
-    def describe(self) -> dict[str, Any]:
-        """What a run and a file of weights record; ``NetworkSpec(**…)`` gives it back."""
-        facts = asdict(self)
-        return facts if self.config is not None else {name: facts[name] for name in facts if name != "config"}
+    def normalised(self, normalisation: Normalisation | None) -> "NetworkSpec":
+        """The same network with this normalisation; unchanged for None."""
+        return self if normalisation is None else replace(self, mean=normalisation[0], std=normalisation[1])
+
+    def describe(self) -> dict[str, object]:
+        """What a run and a file of weights record; ``NetworkSpec(**…)`` reads it."""
+        return {name: value for name, value in asdict(self).items() if name != "config" or value is not None}

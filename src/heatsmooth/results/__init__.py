@@ -1,4 +1,1 @@
-"""What is written to disk and read again, each with one type, one reader and one writer. No torch."""
-
-COMPARISON_FILE = "comparison.json"
-"""What ``compare`` writes beside its runs."""
+"""What is written to disk and read again: one type, one reader and one writer each. No torch."""

@@ -1,17 +1,17 @@
-"""Certificates: one per image as it is on disk, and the arrays of many."""
+"""Certificates: one per image as it is on disk, and arrays of many."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from heatsmooth.errors import InputError, require
-from heatsmooth.results.guarantees import Basis, Subject
+from heatsmooth.results.guarantees import Basis, ClassFrom, Subject
 from heatsmooth.results.radii import Radii, is_correct, radii_of
 from heatsmooth.results.records import read_each
 from heatsmooth.results.schema import Positive, Real, Share, Whole, as_text, named
@@ -20,12 +20,11 @@ from heatsmooth.statistics.radii import l_bound, l_bound_between
 
 Counts = Annotated[tuple[Whole, ...], msgspec.Meta(min_length=1)]
 Probabilities = Annotated[tuple[Share, ...], msgspec.Meta(min_length=1)]
-ClassFrom = Literal["noise", "clean"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What was sampled for one image. It is the record: everything else follows from it without the model."""
+    """The samples of one image. Everything else can be computed from them without the model."""
 
     index: Whole
     """The image's index in its data set."""
@@ -36,9 +35,9 @@ class Counted:
     n0: Whole
     n: Whole
     counts: Counts
-    """Samples per class, of the n that estimate."""
+    """Samples per class, among the n that estimate."""
     selection: Counts | None
-    """Samples per class, of the n0 that select the class; None if one clean pass selects it."""
+    """Samples per class, among the n0 that select the class; None if one pass without noise selects it."""
     clean_class: Whole
     """The class in one pass."""
     clean_probabilities: Probabilities
@@ -49,7 +48,7 @@ class Counted:
     squares: tuple[Real, ...] | None = None
 
     def with_radius(self, **claim: Any) -> "Certificate":
-        """The certificate that makes this ``claim``: the other fields of ``Certificate``."""
+        """The certificate with this ``claim``: the other fields of ``Certificate``."""
         return Certificate(**{item.name: getattr(self, item.name) for item in fields(Counted)}, **claim)
 
 
@@ -71,26 +70,26 @@ class Certificate(Counted):
     class_from: ClassFrom
 
     def __post_init__(self) -> None:
-        classes, selection = len(self.counts), self.selection
-        named_classes = max(self.predicted, self.target, self.clean_class) < classes
-        counted = sum(self.counts) == self.n > 0
-        selected = selection is None or (len(selection) == classes and sum(selection) == self.n0)
-        sized = all(
-            len(row) == classes for row in (self.clean_probabilities, self.sums, self.squares) if row is not None
+        classes, rows = len(self.counts), (self.clean_probabilities, self.sums, self.squares, self.selection)
+        consistent = (
+            max(self.predicted, self.target, self.clean_class) < classes,
+            sum(self.counts) == self.n > 0,
+            self.selection is None or sum(self.selection) == self.n0,
+            {len(row) for row in rows if row is not None} == {classes},
+            math.isclose(sum(self.clean_probabilities), 1, abs_tol=1e-3),
+            not self.abstain or self.radius == 0,
         )
-        summing = math.isclose(sum(self.clean_probabilities), 1, abs_tol=1e-3)
-        claims = not self.abstain or self.radius == 0
-        if not (named_classes and counted and selected and sized and summing and claims):
+        if not all(consistent):
             raise InputError("one that contradicts itself")
 
     @property
     def correct(self) -> bool:
-        """Whether the radius covers the label, and something is claimed."""
+        """Whether the radius covers the label, and the model does not abstain."""
         return is_correct(self.label, self.target, self.abstain)
 
 
 def read_certificates(directory: Path) -> list[Certificate]:
-    """All certificates of a run directory, of every shard and process, each image once, ordered by index."""
+    """All certificates of a run directory, of every shard and process: each image once, ordered by index."""
     return read_each(directory, "certificates*.jsonl", "a certificate", Certificate)
 
 
@@ -118,20 +117,20 @@ class Certificates(Radii):
 
     @classmethod
     def of(cls, records: Iterable[Certificate]) -> Self:
-        """Of certificates of one kind, each image once."""
+        """The arrays of certificates of one kind, each image once."""
         unique: dict[int, Certificate] = {}
         for record in records:
             known = unique.setdefault(record.index, record)
             same = known.counts == record.counts
-            require(same, f"expected one certificate for image {record.index}, got two that differ; read them apart")
+            require(same, f"expected one certificate for image {record.index}, got two different ones; remove one")
         rows = [unique[index] for index in sorted(unique)]
         radii = radii_of(rows)
         for what, kinds in (
             ("σ", {row.sigma for row in rows}),
-            ("way to choose the class", {row.class_from for row in rows}),
+            ("way to select the class", {row.class_from for row in rows}),
             ("number of classes", {len(row.counts) for row in rows}),
         ):
-            require(len(kinds) == 1, f"expected certificates of one {what}, got {sorted(kinds)}; read them apart")
+            require(len(kinds) == 1, f"expected certificates of one {what}, got {sorted(kinds)}; read them separately")
 
         def column(name: str) -> NDArray[Any]:
             return np.array([getattr(row, name) for row in rows])
@@ -169,7 +168,7 @@ class Certificates(Radii):
 
     @property
     def n(self) -> NDArray[np.int64]:
-        """Samples that estimate, (images,)."""
+        """Number of samples that estimate, (images,)."""
         return np.asarray(self.counts.sum(1))
 
     @property
@@ -186,7 +185,7 @@ class Certificates(Radii):
     def average_probabilities(self) -> NDArray[np.float64]:
         """The mean probabilities over the samples, (images, classes); an error where their sums were not recorded."""
         if self.sums is None:
-            raise InputError("expected sums of probabilities, got none; certify with --means")
+            raise InputError("expected sums of probabilities, got none; certify with `means`")
         return np.asarray(self.sums / self.n[:, None])
 
     @property
@@ -196,7 +195,7 @@ class Certificates(Radii):
 
     @property
     def l_bounds(self) -> NDArray[np.float64]:
-        """L-bounds of the network in one pass, (images,): radii if it were an exact average, which nothing checks."""
+        """L-bounds of the network in one pass, (images,): radii only of an exact average, which nothing checks."""
         return l_bound(self.clean_probabilities, sigma=self.sigma, k=self.basis.k)
 
     @property

@@ -1,4 +1,4 @@
-"""What a radius guarantees: which model it covers, and what it rests on. Text is only for people and files."""
+"""What a radius guarantees: which model it covers, and on what it rests. Text is only for people and files."""
 
 import re
 from dataclasses import dataclass
@@ -8,6 +8,8 @@ from typing import Literal
 from heatsmooth.errors import InputError
 
 Bound = Literal["one-sided", "two-sided"]
+ClassFrom = Literal["noise", "clean"]
+"""Where the certified class comes from: noisy samples or one clean pass."""
 
 
 class Subject(StrEnum):
@@ -22,21 +24,23 @@ class Subject(StrEnum):
 class BasisKind(StrEnum):
     """What a radius rests on."""
 
+    DETERMINISTIC = "deterministic"
+    """A proof from the stored weights of a network that is Lipschitz by construction: never false."""
     STATISTICAL = "statistical"
     """Sampled class counts: false with probability at most α."""
     CONFORMAL = "conformal"
     """Calibration on other images: false with probability at most ε + α, over images like those."""
     EXACT_AVERAGE = "assumes an exact average"
-    """An assumption that nothing checks: the network is exactly a Gaussian average."""
+    """The assumption, checked by nothing, that the network is exactly a Gaussian average."""
     ATTACK = "attack: empirical, these images and attacks only"
     """Attacks that found nothing smaller."""
     UNSTATED = "statistical, as the log's own α and n"
-    """Statistical, with an α and an n that the log does not say."""
+    """Statistical, with an α and an n that the log does not state."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What a radius rests on, with the numbers of its guarantee; those that do not apply are at their defaults."""
+    """What a radius rests on, with the numbers of its guarantee; numbers that do not apply have their defaults."""
 
     kind: BasisKind
     alpha: float | None = None
@@ -45,14 +49,14 @@ class Basis:
     k: int = 1
     """Statistical: the class stays among the k most probable."""
     anytime: bool = False
-    """Statistical: the bound holds for any rule of when to stop sampling."""
+    """Statistical: the bound holds for any rule that stops sampling."""
     n_wrong: int | None = None
     """Statistical: samples per image where the class is wrong, if fewer."""
     confidence: float | None = None
     """Conformal: 1 − ε − α, marginal over images like the calibration set."""
 
     def __str__(self) -> str:
-        """As it is on disk, and as ``Basis.read`` understands it; α with six digits."""
+        """As it is on disk, and as ``Basis.read`` reads it; α with six digits."""
         if self.kind is BasisKind.CONFORMAL:
             return f"conformal, 1-epsilon-alpha={self.confidence:.10g}, marginal over images like the calibration set"
         if self.kind is not BasisKind.STATISTICAL:
@@ -64,11 +68,13 @@ class Basis:
 
     @classmethod
     def read(cls, text: str) -> "Basis":
-        """The basis whose text, as it is on disk, this is.
+        """The basis of a text on disk.
 
         >>> Basis.read("statistical, alpha=0.001, top-5") == Basis(BasisKind.STATISTICAL, alpha=0.001, k=5)
         True
         """
+        if text == BasisKind.DETERMINISTIC:
+            return cls(BasisKind.DETERMINISTIC)
         if (parts := _STATISTICAL.fullmatch(text)) is not None:
             return cls(
                 BasisKind.STATISTICAL,

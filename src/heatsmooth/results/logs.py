@@ -20,19 +20,19 @@ class LogRow:
     index: int
     label: int
     predicted: int
-    """−1 is an abstention, and an error."""
+    """−1 is an abstention, which counts as an error."""
     correct: bool
     radius: float | None = None
     """None in a log of PREDICT."""
     seconds: float | None = None
     base_predicted: int | None = None
-    """The class of one clean pass, if the log says it."""
+    """The class of one pass without noise, if the log has it."""
     subject: Subject = Subject.AVERAGE
     basis: Basis = UNSTATED
 
     @property
     def abstain(self) -> bool:
-        """Whether nothing is claimed."""
+        """Whether the model abstains."""
         return self.predicted == -1
 
 
@@ -42,7 +42,7 @@ def write_log(certificates: Iterable[Certificate], path: Path) -> None:
     for item in certificates:
         require(
             item.predicted == item.target and item.basis.k == 1,
-            "--tsv: expected top-1 certificates, got top-k, which that log cannot tell; leave it out",
+            "`tsv`: expected top-1 certificates, got top-k, which that format cannot express; leave it out",
         )
         fields = (
             item.index,
@@ -59,8 +59,8 @@ def write_log(certificates: Iterable[Certificate], path: Path) -> None:
 def read_log(path: Path) -> list[LogRow]:
     """The rows of a tab-separated log.
 
-    Certification logs have a radius; PREDICT logs do not. Lines may end in CR LF, a last line may be cut off, columns
-    may be added; a log of a header alone has no rows.
+    Certification logs have a radius; PREDICT logs do not. Lines may end in CR LF, the last line may be incomplete, and
+    there may be more columns. A log with only a header has no rows.
     """
     try:
         lines = path.read_text().splitlines()

@@ -30,7 +30,7 @@ class OnePassResult:
 
     @property
     def correct(self) -> bool:
-        """Whether the radius covers the label, and something is claimed."""
+        """Whether the radius covers the label, and the model does not abstain."""
         return is_correct(self.label, self.predicted, self.abstain)
 
 

@@ -1,4 +1,4 @@
-"""The radii of many images as arrays, whatever they rest on."""
+"""The radii of many images as arrays, for every basis."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from heatsmooth.statistics import accuracy
 
 
 def is_correct(label: int | None, covered: int | None, abstain: bool) -> bool:
-    """Whether a radius counts in certified accuracy: it covers the label, and something is claimed."""
+    """Whether a radius counts in certified accuracy: it covers the label, and the model does not abstain."""
     return label is not None and label == covered and not abstain
 
 
@@ -48,7 +48,7 @@ class Radii:
     radii: NDArray[np.float64]
     abstained: NDArray[np.bool_]
     correct: NDArray[np.bool_] | None
-    """Where the radius covers the label and something is claimed; None without labels."""
+    """Where the radius covers the label and the model does not abstain; None without labels."""
     subject: Subject
     basis: Basis
 
@@ -69,7 +69,7 @@ class Radii:
     def certified_accuracy_band(
         self, at: ArrayLike, *, alpha: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Clopper–Pearson bounds on the certified accuracy over the images that these are a sample of."""
+        """Clopper–Pearson bounds on the certified accuracy over all images like these."""
         return accuracy.certified_accuracy_band(self.radii, self.known_correct, at, alpha=alpha)
 
     @property
@@ -79,10 +79,10 @@ class Radii:
 
 
 def radii_of(rows: Sequence[Claim]) -> Radii:
-    """The radii of images, in this order; all must cover the same model and rest on the same."""
+    """The radii of images, in this order; all must cover the same model and have the same basis."""
     require(bool(rows), "expected certified images, got none; certify some first")
     kinds = sorted({f"{row.subject}: {row.basis}" for row in rows})
-    require(len(kinds) == 1, f"expected radii of one kind, got {kinds}; read them apart")
+    require(len(kinds) == 1, f"expected radii of one kind, got {kinds}; read them separately")
     abstained = np.array([row.abstain for row in rows])
     labelled = all(row.label is not None for row in rows)
     return Radii(

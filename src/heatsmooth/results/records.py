@@ -1,4 +1,4 @@
-"""Records of a run directory: one JSON line per image, of every shard and process, each checked when it is read."""
+"""Records of a run directory: one JSON line per image, of every shard and process, checked when they are read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,8 @@ Record = TypeVar("Record")
 def read_each(directory: Path, pattern: str, what: str, kind: type[Record]) -> list[Record]:
     """The records in the files ``pattern`` of ``directory``, each image once, ordered by index.
 
-    ``what`` they are is said in errors: a line that is not a whole record, and two different records of one image,
-    raise an ``InputError``.
+    An incomplete record, and two different records of one image, raise an ``InputError``, which says ``what`` was
+    expected.
     """
     records: dict[int, Any] = {}
     for file in sorted(directory.glob(pattern)):
@@ -25,11 +25,11 @@ def read_each(directory: Path, pattern: str, what: str, kind: type[Record]) -> l
             known = records.setdefault(record.index, record)
             require(
                 known is record or _timeless(known) == _timeless(record),
-                f"{where}, got a second, other one of image {record.index}; remove one",
+                f"{where}, got a second, different one for image {record.index}; remove one",
             )
     return [records[index] for index in sorted(records)]
 
 
 def _timeless(record: Any) -> Any:
-    """The record, whatever time it took."""
+    """The record without the time it took."""
     return replace(record, seconds=0.0) if hasattr(record, "seconds") else record

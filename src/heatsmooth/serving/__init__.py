@@ -1,6 +1,6 @@
-"""A page on which one drops an image and watches its certified radius grow, and the server behind it."""
+"""A web page that shows how the certified radius of an image grows with the samples, and its server."""
 
 from heatsmooth.serving.server import Server
-from heatsmooth.serving.studies import Subject
+from heatsmooth.serving.studies import ServedNetwork
 
-__all__ = ["Server", "Subject"]
+__all__ = ["ServedNetwork", "Server"]

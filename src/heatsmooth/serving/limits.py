@@ -1,4 +1,4 @@
-"""Who may ask, and how often."""
+"""Which requests are allowed, and how often."""
 
 import ipaddress
 import socket
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches ``host``.
+    """Whether only this machine can reach ``host``.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("::1")
     (True, True, False, True)
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is the number of a machine, which no name server can turn elsewhere."""
+    """Whether ``host`` is an IP address, which no name server can redirect."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -27,7 +27,7 @@ def is_address(host: str) -> bool:
 
 
 def name_in(authority: str) -> str | None:
-    """The machine in ``host:port``, in small letters; None if it is not of that form.
+    """The host in ``host:port``, in lower case; None if the text is not of that form.
 
     >>> name_in("LocalHost:8000"), name_in("[::1]:8000"), name_in("a b")
     ('localhost', '::1', None)
@@ -41,10 +41,11 @@ def name_in(authority: str) -> str | None:
 
 
 def is_own_name(authority: str | None, bound: str) -> bool:
-    """Whether a ``Host`` header names the server bound to ``bound``, as a page of another name led here cannot.
+    """Whether a ``Host`` header names the server that is bound to ``bound``.
 
-    A browser that was led here by another's name server (DNS rebinding) still says that other name. So names must be
-    ``localhost``, ``bound`` or this machine's; a number will do where others may come, a loopback number elsewhere.
+    This refuses DNS rebinding: a browser that a foreign name server sent here still states the foreign name. So a name
+    must be ``localhost``, ``bound`` or that of this machine. An IP address must be a loopback address, unless the
+    server is open to other machines.
     """
     name = name_in(authority or "")
     if name is None:
@@ -55,10 +56,10 @@ def is_own_name(authority: str | None, bound: str) -> bool:
 
 
 class TokenBuckets:
-    """At most ``burst`` requests of a client at once, and ``rate`` a second in the long run."""
+    """At most ``burst`` requests of a client at once, and ``rate`` per second in the long run."""
 
     MOST = 10_000
-    """Clients remembered; those who could ask again at full are forgotten first."""
+    """Most clients remembered; those with a full bucket are forgotten first."""
 
     def __init__(self, *, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
@@ -66,7 +67,7 @@ class TokenBuckets:
         self._lock = threading.Lock()
 
     def wait(self, client: str) -> float:
-        """0 if the client may ask now, which takes a token; else the seconds until it may."""
+        """0 if the request is allowed, which takes a token; otherwise the seconds until it is."""
         with self._lock:
             now = self._clock()
             if len(self._known) >= self.MOST:

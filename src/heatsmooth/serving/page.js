@@ -2,7 +2,7 @@
 (() => {
   const NS = "http://www.w3.org/2000/svg", facts = JSON.parse(document.getElementById("facts").textContent);
   const at = (id) => document.getElementById(id), name = (c) => facts.names[c];
-  const made = (tag, text = "", kind = "") => Object.assign(document.createElement(tag), { textContent: text, className: kind });
+  const element = (tag, text = "", kind = "") => Object.assign(document.createElement(tag), { textContent: text, className: kind });
   const percent = (p) => p > 0.9995 ? "> 99.9\u00a0%" : `${(100 * p).toFixed(1)}\u00a0%`;
   const count = (n) => n.toLocaleString("en");
   const SUBJECT = { network: "the network in one pass", average: "the Gaussian average" };
@@ -11,7 +11,7 @@
   const say = (where, text) => { if (where.textContent !== text) where.textContent = text; };
   const complain = (where, text) => { where.textContent = text; where.hidden = !text; };
 
-  /* The events of a study as they come; an error in one line if it is refused or breaks off. */
+  /* Passes the events of a study to `tell` as they arrive; throws a one-line error if it is refused or interrupted. */
   async function study(address, body, signal, tell) {
     let answer;
     try {
@@ -45,24 +45,24 @@
   }
 
   const bars = (list, rows) => list.replaceChildren(...rows.map(([label, value, share]) => {
-    const row = made("li"), bar = made("i");
+    const row = element("li"), bar = element("i");
     bar.style.setProperty("--share", `${100 * share}%`);
-    row.append(made("span", label), made("span", value), bar);
+    row.append(element("span", label), element("span", value), bar);
     return row;
   }));
 
   const shape = (tag, attributes, text = "") => {
-    const element = document.createElementNS(NS, tag);
-    Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
-    element.textContent = text;
-    return element;
+    const node = document.createElementNS(NS, tag);
+    Object.entries(attributes).forEach(([key, value]) => node.setAttribute(key, value));
+    node.textContent = text;
+    return node;
   };
 
-  /* The radius by the number of draws, on a logarithmic axis from 50 draws to the last. */
+  /* The radius by the number of samples, on a logarithmic axis from 50 samples to the last. */
   function draw(points) {
     const [left, right, top, bottom] = [46, 408, 24, 198], most = Math.max(facts.largestRadius, 1e-6);
     const power = 10 ** Math.floor(Math.log10(most)), step = [0.2, 0.5, 1].map((part) => part * power).find((part) => most / part < 5) || power;
-    const first = Math.min(50, facts.draws), span = Math.log(facts.draws / first) || 1;
+    const first = Math.min(50, facts.samples), span = Math.log(facts.samples / first) || 1;
     const x = (n) => left + (right - left) * Math.log(Math.max(n, first) / first) / span;
     const y = (r) => bottom - (bottom - top) * r / most;
     const levels = Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
@@ -71,20 +71,20 @@
       shape("text", { class: "tick", x: left - 6, y: y(r) + 4, "text-anchor": "end" }, Number(r.toPrecision(3))),
     ]);
     parts.push(shape("line", { class: "mark", x1: left, x2: right, y1: y(most), y2: y(most) }));
-    const ticks = [first, 10 * first, facts.draws].filter((n, i, all) => n <= facts.draws && (i !== 1 || all[2] > 3 * n));
+    const ticks = [first, 10 * first, facts.samples].filter((n, i, all) => n <= facts.samples && (i !== 1 || all[2] > 3 * n));
     [...new Set(ticks)].forEach((n) => parts.push(
-      shape("text", { class: "tick", x: x(n), y: bottom + 18, "text-anchor": n === facts.draws ? "end" : "middle" }, count(n))));
-    parts.push(shape("text", { class: "axis", x: (left + right) / 2, y: 234, "text-anchor": "middle" }, "noisy draws"));
-    parts.push(shape("text", { class: "axis", x: left, y: y(most) - 8 }, "most that all draws can show"));
+      shape("text", { class: "tick", x: x(n), y: bottom + 18, "text-anchor": n === facts.samples ? "end" : "middle" }, count(n))));
+    parts.push(shape("text", { class: "axis", x: (left + right) / 2, y: 234, "text-anchor": "middle" }, "noise samples"));
+    parts.push(shape("text", { class: "axis", x: left, y: y(most) - 8 }, "largest possible radius"));
     const steps = points.map(([n, r], i) => i ? `H${x(n)}V${y(r)}` : `M${x(n)},${y(r)}`).join("");
     if (steps) parts.push(shape("path", { class: "line", d: steps }));
     at("chart").replaceChildren(...parts);
   }
 
-  const number = (title, found) => {
-    const row = made("div");
-    row.append(made("dt", title), made("dd", found.radius.toFixed(4)),
-      made("dd", `Speaks of ${SUBJECT[found.subject]}. Rests on: ${found.basis}.`, "about"));
+  const number = (title, claim) => {
+    const row = element("div");
+    row.append(element("dt", title), element("dd", claim.radius.toFixed(4)),
+      element("dd", `Covers ${SUBJECT[claim.subject]}. Rests on: ${claim.basis}.`, "about"));
     return row;
   };
 
@@ -93,7 +93,7 @@
       at("seen").src = at("clean").src = event.data;
       bars(at("top"), event.top.map(([c, p]) => [name(c), percent(p), p]));
       const rows = [number("L-bound", event.l_bound)];
-      rows[0].lastChild.textContent += " Nothing checks it.";
+      rows[0].lastChild.textContent += " Nothing checks this.";
       if (event.calibrated) rows.unshift(number("Calibrated radius", event.calibrated));
       at("numbers").replaceChildren(...rows);
       certificate.onePass = event.top[0][0];
@@ -101,8 +101,8 @@
     },
     copies(event) {
       at("noisy").replaceChildren(...event.copies.map(([data, c]) => {
-        const figure = made("figure", "", c === certificate.onePass ? "" : "other");
-        figure.append(Object.assign(made("img"), { src: data, alt: "A noisy copy" }), made("figcaption", name(c)));
+        const figure = element("figure", "", c === certificate.onePass ? "" : "other");
+        figure.append(Object.assign(element("img"), { src: data, alt: "A noisy copy" }), element("figcaption", name(c)));
         return figure;
       }));
     },
@@ -111,20 +111,20 @@
       certificate.points.push([event.n, event.radius]);
       at("radius").textContent = event.abstain ? "none yet" : event.radius.toFixed(4);
       at("radius").classList.toggle("none", event.abstain);
-      const other = event.class === certificate.onePass ? "" : ` In one pass the network says “${name(certificate.onePass)}”, of which nothing is certified.`;
+      const other = event.class === certificate.onePass ? "" : ` In one pass the network says “${name(certificate.onePass)}”; nothing is certified about that class.`;
       say(at("verdict"), (event.abstain
-        ? `The draws do not yet show that the average says “${name(event.class)}”.`
+        ? `The samples do not yet show that the average says “${name(event.class)}”.`
         : `Within this distance the average says “${name(event.class)}”.`) + other);
       bars(at("counts"), event.counts.map(([c, k]) => [name(c), `${count(k)} of ${count(event.n)}`, k / event.n]));
-      at("state").textContent = `${count(event.n)} draws`;
+      at("state").textContent = `${count(event.n)} samples`;
       draw(certificate.points);
     },
     waiting(event) {
       at("state").textContent = event.present > 1 ? `Sharing the network with ${event.present - 1} others …` : "Computing …";
     },
     done() {
-      at("state").textContent = `Done after ${count(certificate.n)} draws.`;
-      if (certificate.abstain) say(at("verdict"), "The average abstains: no class is shown to win, nothing is claimed.");
+      at("state").textContent = `Done after ${count(certificate.n)} samples.`;
+      if (certificate.abstain) say(at("verdict"), "The average abstains: the samples do not show which class is the most frequent. Nothing is certified.");
     },
   };
 
@@ -157,8 +157,8 @@
   }
 
   const finding = (kind, text, about) => {
-    const row = made("li", text, kind);
-    row.append(made("small", about));
+    const row = element("li", text, kind);
+    row.append(element("small", about));
     at("findings").append(row);
   };
 
@@ -174,11 +174,11 @@
       finding(event.success ? "bad" : "", event.success
         ? `The network in one pass is fooled at distance ${event.distance.toFixed(4)}: “${name(event.before)}” became “${name(event.class)}”.`
         : `The attack failed: in one pass it is still “${name(event.class)}” at distance ${event.distance.toFixed(4)}.`,
-      `Speaks of ${SUBJECT[event.subject]}. Rests on: ${event.basis}.`);
+      `Covers ${SUBJECT[event.subject]}. Rests on: ${event.basis}.`);
       if (!certificate.abstain) finding(inside ? "good" : "", inside
-        ? `That is inside the certified radius ${certificate.radius.toFixed(4)}: the average still says “${name(certificate.class)}” there.`
-        : `That is beyond the certified radius ${certificate.radius.toFixed(4)}: nothing is promised there.`,
-      `Speaks of ${SUBJECT.average}. Rests on: ${certificate.basis}.`);
+        ? `This is inside the certified radius ${certificate.radius.toFixed(4)}: the average still says “${name(certificate.class)}” there.`
+        : `This is outside the certified radius ${certificate.radius.toFixed(4)}: nothing is guaranteed there.`,
+      `Covers ${SUBJECT.average}. Rests on: ${certificate.basis}.`);
       certificate.inside = inside;
       at("attacked").hidden = false;
     },
@@ -187,10 +187,10 @@
       const same = event.class === certificate.class, against = certificate.inside && event.class !== null && !same;
       const kind = event.class === null ? "" : same ? "good" : certificate.inside ? "bad" : "care";
       let text = event.class === null
-        ? `The average was tested at the attacked image and abstains: ${count(event.n)} draws do not decide.`
+        ? `The average was tested at the attacked image and abstains: ${count(event.n)} samples do not decide.`
         : `The average was tested at the attacked image: it says “${name(event.class)}”${same ? ", as before" : ""}.`;
       if (against) text += ` This contradicts the certificate, which should happen with probability at most ${2 * facts.alpha}.`;
-      finding(kind, text, `Speaks of ${SUBJECT[event.subject]}. Rests on: ${event.basis}.`);
+      finding(kind, text, `Covers ${SUBJECT[event.subject]}. Rests on: ${event.basis}.`);
     },
   };
 
@@ -216,11 +216,11 @@
 
   at("stop").addEventListener("click", () => {
     running.abort();
-    at("state").textContent = `Stopped after ${count(certificate.n)} draws; the radius stands.`;
+    at("state").textContent = `Stopped after ${count(certificate.n)} samples; the radius is valid.`;
     finished();
   });
 
-  const press = (chosen) => document.querySelectorAll(".example").forEach((b) => b.setAttribute("aria-pressed", b === chosen));
+  const press = (pressed) => document.querySelectorAll(".example").forEach((b) => b.setAttribute("aria-pressed", b === pressed));
   at("file").addEventListener("change", () => {
     press(null);
     if (at("file").files.length) certify(at("file").files[0]);

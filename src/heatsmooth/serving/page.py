@@ -1,39 +1,43 @@
-"""The page, put together once: its style, script and facts inline, nothing from elsewhere."""
+"""The page, rendered once, with style, script and facts inline; it loads nothing from other servers."""
 
 import base64
 import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from heatsmooth.serving.studies import Subject
+from heatsmooth.serving.studies import ServedNetwork
 from heatsmooth.statistics.radii import round_down
 from heatsmooth.version import VERSION
 
 
 @dataclass(frozen=True)
 class Page:
-    """The page, and the policy that lets a browser run only what is in it."""
+    """The page, and the content security policy that allows only its own script and style."""
 
     html: bytes
     policy: str
 
 
-def page(subject: Subject, *, examples: int, most_bytes: int, furthest: float) -> Page:
-    """The page about a network; ``examples``: how many images it offers."""
-    own, report = files("heatsmooth.serving"), files("heatsmooth.report")
+def page(served: ServedNetwork, *, examples: int, most_bytes: int, furthest: float) -> Page:
+    """The page about a network.
+
+    ``examples``: number of example images.
+    ``most_bytes``: largest upload.
+    ``furthest``: largest L2 distance of an attack.
+    """
+    own, report = files("heatsmooth.serving"), files("heatsmooth.reporting")
     style = (report / "page.css").read_text(encoding="utf-8") + (own / "page.css").read_text(encoding="utf-8")
     script = (own / "page.js").read_text(encoding="utf-8")
-    settings = subject.settings
-    facts: dict[str, Any] = {
+    settings = served.settings
+    facts = {
         "sigma": settings.sigma,
         "alpha": settings.alpha,
-        "draws": settings.n,
-        "names": subject.names or [f"class {number}" for number in range(subject.classes)],
-        "largestRadius": round_down(subject.largest_radius, 4),
+        "samples": settings.n,
+        "names": served.class_names or [f"class {number}" for number in range(served.classes)],
+        "largestRadius": round_down(served.largest_radius, 4),
         "mostBytes": most_bytes,
         "furthest": furthest,
     }
@@ -42,7 +46,7 @@ def page(subject: Subject, *, examples: int, most_bytes: int, furthest: float) -
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
         facts=facts,
-        subject=subject,
+        served=served,
         examples=range(examples),
         version=VERSION,
     )

@@ -1,7 +1,7 @@
-"""The server: Python's own, with a limit to everything a visitor can ask for.
+"""The server: that of Python's standard library, with a limit on everything a visitor can request.
 
-One request a connection. A study is answered line by line, one JSON event each, as they come. Every refusal is one
-line of text. Nothing of a visitor is kept.
+One request per connection. The response to a study is one line of JSON per event, as they occur. Every refusal is one
+line of text. No data of a visitor is stored.
 """
 
 import io
@@ -28,24 +28,24 @@ from heatsmooth.data.folder import read_image
 from heatsmooth.errors import InputError
 from heatsmooth.serving.limits import TokenBuckets, is_loopback, is_own_name
 from heatsmooth.serving.page import Page, page
-from heatsmooth.serving.studies import FURTHEST, Subject, attacking, certifying, png_bytes
-from heatsmooth.serving.worker import BusyError, Study, Task, Worker, complain
+from heatsmooth.serving.studies import FURTHEST, ServedNetwork, attacking, certifying, png_bytes
+from heatsmooth.serving.worker import BusyError, Event, Study, Task, Worker, report_failure
 
 MOST_BYTES = 10_000_000
-"""Of an upload."""
+"""Largest upload."""
 STUDIES, CONNECTIONS = 64, 128
-"""At a time."""
-BURST, A_SECOND = 100, 2.0
-"""Studies of one client: at once, and in the long run."""
+"""Most studies and connections at a time."""
+BURST, PER_SECOND = 100, 2.0
+"""Studies of one client: at once, and per second in the long run."""
 READING, WRITING, LINGERING = 20.0, 10.0, 2.0
-"""Seconds a client has to send its request, to take a line of the answer, and to take a refusal."""
+"""Seconds that a client has to send its request, to receive a line of the response, and to receive a refusal."""
 HEARTBEAT = 1.0
-"""Seconds without an event after which the visitor is told that it waits, and the server learns whether it is there."""
+"""Seconds without an event after which a "waiting" event is sent, which also detects a closed connection."""
 EXAMPLES = 10
 
 
 class RefusedError(Exception):
-    """A request that is answered by a status and one line."""
+    """A request that is refused with a status and one line."""
 
     def __init__(self, status: HTTPStatus, line: str, **headers: str) -> None:
         super().__init__(line)
@@ -53,51 +53,56 @@ class RefusedError(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page about one network; ``close`` it after ``serve_forever``. Port 0 is any free one."""
+    """Serves the page about one network; call ``close`` after ``serve_forever``.
+
+    ``served``: the network.
+    ``host``, ``port``: the address; port 0 selects a free one.
+    ``examples``: images that the page offers.
+    """
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = CONNECTIONS
 
     def __init__(
-        self, subject: Subject, *, host: str = "127.0.0.1", port: int = 8000, examples: ImageSet | None
+        self, served: ServedNetwork, *, host: str = "127.0.0.1", port: int = 8000, examples: ImageSet | None
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.host, self.subject = host, subject
-        self.rate = TokenBuckets(rate=A_SECOND, burst=BURST)
+        self.host, self.served = host, served
+        self.rate = TokenBuckets(rate=PER_SECOND, burst=BURST)
         self._connections = threading.Semaphore(CONNECTIONS)
         self.examples = _pictures(examples)
-        self.page: Page = page(subject, examples=len(self.examples), most_bytes=MOST_BYTES, furthest=FURTHEST)
+        self.page: Page = page(served, examples=len(self.examples), most_bytes=MOST_BYTES, furthest=FURTHEST)
         try:
             super().__init__((host, port), Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(
-                f"--port {port}: expected a free port of {host}, got {reason}; name another, or 0 for any"
+                f"`port` {port}: expected a free port of {host}, got {reason}; use another, or 0 for any free port"
             ) from None
-        self.worker = Worker(subject.sampler(), most=STUDIES)
+        self.worker = Worker(served.sampler(), most=STUDIES)
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.server_address[1]}/"
 
     @property
     def exposed(self) -> bool:
-        """Whether other machines reach it."""
+        """Whether other machines can reach it."""
         return not is_loopback(self.host)
 
     def close(self) -> None:
-        """Stop the network, tell who is waiting, and free the port."""
+        """Stop the network, notify waiting visitors, and free the port."""
         self.worker.close()
         end = time.monotonic() + LINGERING
-        for _ in range(CONNECTIONS):  # each that is free, and each that becomes so
+        for _ in range(CONNECTIONS):  # those that are free, then those that become free
             self._connections.acquire(timeout=max(0.0, end - time.monotonic()))
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for the connection, or a refusal if there are too many."""
+        """Handle the connection in a thread, or refuse it if there are too many."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
             return
@@ -108,17 +113,17 @@ class Server(ThreadingHTTPServer):
         self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room for another."""
+        """Handle the connection, then allow another one."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """One line on the console; nothing if it was the client who left."""
+        """One line on the console; nothing if the client disconnected."""
         error = sys.exception()
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
-            complain(error)
+            report_failure(error)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -137,32 +142,32 @@ class Handler(BaseHTTPRequestHandler):
         super().handle()
         if not self.refused:
             return
-        with suppress(OSError):  # what is still coming is taken, so that the client gets to read the answer
+        with suppress(OSError):  # receive the rest of the request, so that the client can read the response
             self.connection.shutdown(socket.SHUT_WR)
             rest = _Timed(self.connection, LINGERING)
             while rest.read(1 << 16):
                 pass
 
     def do_GET(self) -> None:
-        self._answer(self._get)
+        self._respond(self._get)
 
     def do_POST(self) -> None:
-        self._answer(self._post)
+        self._respond(self._post)
 
-    def _answer(self, how: Callable[[str, str], None]) -> None:
+    def _respond(self, method: Callable[[str, str], None]) -> None:
         try:
             if not is_own_name(self.headers.get("Host"), self.server.host):
                 raise RefusedError(
                     HTTPStatus.FORBIDDEN, f"expected {self.server.url}, got another host; open that address"
                 )
             path, _, query = self.path.partition("?")
-            how(path, query)
+            method(path, query)
         except RefusedError as refusal:
             self._refuse(refusal.status, str(refusal), **refusal.headers)
         except InputError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         except BusyError:
-            line = "too many images at work; try again in a few seconds"
+            line = "too many images in progress; try again in a few seconds"
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, line, **{"Retry-After": "5"})
 
     def _get(self, path: str, _: str) -> None:
@@ -182,19 +187,22 @@ class Handler(BaseHTTPRequestHandler):
         foreign = self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
         if foreign or origin not in (None, f"http://{own}", f"https://{own}"):
             raise RefusedError(
-                HTTPStatus.FORBIDDEN, "expected a request of this server's own page, got one of another site"
+                HTTPStatus.FORBIDDEN,
+                "expected a request from the page of this server, got one from another site; open its page",
             )
-        subject = self.server.subject
+        served = self.server.served
         if path == "/certify":
-            self._stream(partial(certifying, subject, self._image()))
+            self._stream(partial(certifying, served, self._image()))
         elif path == "/attack":
             eps = _distance(query)
-            self._stream(partial(attacking, subject, self._image(), eps=eps))
+            self._stream(partial(attacking, served, self._image(), eps=eps))
         else:
-            raise RefusedError(HTTPStatus.NOT_FOUND, "expected /certify or /attack, got another address")
+            raise RefusedError(
+                HTTPStatus.NOT_FOUND, "expected /certify or /attack, got another address; use one of these"
+            )
 
     def _image(self) -> Tensor:
-        """The image of the request, as the network takes it, float32 in [0, 1]; read only where there is room."""
+        """The uploaded image in the size of the network, float32 in [0, 1]; read only if a study can start."""
         wait = self.server.rate.wait(self.client_address[0])
         if wait > 0:
             later = {"Retry-After": str(math.ceil(wait))}
@@ -205,7 +213,7 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise RefusedError(
-                HTTPStatus.LENGTH_REQUIRED, "expected the bytes of an image and their number, got no number"
+                HTTPStatus.LENGTH_REQUIRED, "expected the number of bytes as Content-Length, got none; send that header"
             )
         if len(length) > 12 or int(length) > MOST_BYTES:
             most = f"{MOST_BYTES // 1_000_000} MB"
@@ -213,12 +221,12 @@ class Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {most}, got more; make the image smaller"
             )
         content = self.rfile.read(int(length))
-        channels, height, width = self.server.subject.shape
+        channels, height, width = self.server.served.shape
         pixels = read_image(io.BytesIO(content), (height, width), channels=channels, name="the file")
         return as_unit_interval(torch.from_numpy(pixels))
 
     def _stream(self, start: Callable[[int], Study]) -> None:
-        """The events of a study, one a line, until it ends or the visitor leaves."""
+        """Send the events of a study, one per line, until it ends or the visitor disconnects."""
         task = self.server.worker.submit(start)
         try:
             self._head(HTTPStatus.OK, "application/x-ndjson")
@@ -227,7 +235,7 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             task.cancelled = True
 
-    def _event(self, task: Task) -> dict[str, Any] | None:
+    def _event(self, task: Task) -> Event | None:
         try:
             return task.event(HEARTBEAT)
         except queue.Empty:
@@ -258,17 +266,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """What the base class refuses: a request that is none, or of an unknown method."""
+        """Refuse what the base class refuses: a malformed request, or one of an unknown method."""
         status = HTTPStatus(code)
         self.close_connection = True
         self._refuse(status, status.phrase.lower())
 
     def log_message(self, *_: Any) -> None:
-        """Nothing of a visitor is kept."""
+        """Log nothing about visitors."""
 
 
 class _Timed(io.RawIOBase):
-    """What a connection sends within so many seconds in all; then ``TimeoutError``, however slowly it drips."""
+    """The data of a connection, with ``TimeoutError`` after ``seconds`` in total, however slowly they arrive."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection, self._end = connection, time.monotonic() + seconds
@@ -291,12 +299,12 @@ def _distance(query: str) -> float:
     except ValueError:
         eps = math.nan
     if not 0 < eps <= FURTHEST:
-        raise InputError(f"eps: expected a distance above 0, at most {FURTHEST:g}, got {text[:20]!r}; choose another")
+        raise InputError(f"eps: expected a distance above 0, at most {FURTHEST:g}, got {text[:20]!r}; use another")
     return eps
 
 
 def _pictures(examples: ImageSet | None) -> dict[str, bytes]:
-    """Some images of a set, by number, as PNG files: the first of each class, as far as there are labels."""
+    """Some images of a set, by number, as PNG files: the first of each class if there are labels."""
     if examples is None:
         return {}
     positions = torch.arange(min(len(examples), EXAMPLES))

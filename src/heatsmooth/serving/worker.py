@@ -1,7 +1,7 @@
-"""One thread runs the network, for all visitors in turns.
+"""One thread runs the network for all visitors in turns.
 
-What a visitor wants is a generator: it yields events to send, and ``Job``s to have drawn, whose tally it is sent. In a
-turn each of a few visitors gets one job, all of them in shared batches; those who just came are first.
+The request of a visitor is a generator. It yields events to send, and ``Job``s to sample, and receives the tally of
+each job. In a turn, a few visitors get one job each, in shared batches. New visitors come first.
 """
 
 import queue
@@ -15,18 +15,18 @@ from heatsmooth.certification.sampling import CHUNK, Job, Sampler, Tally
 from heatsmooth.errors import InputError, first_line
 
 Event = dict[str, Any]
-"""What a visitor is told, as JSON."""
+"""A message to a visitor, as JSON."""
 
 Study = Generator[Event | Job[Tally], Tally | None, None]
-"""The events and draws of one visitor's question about one image."""
+"""The events and sampling jobs of one request about one image."""
 
 
 class BusyError(Exception):
-    """There is no room for another visitor."""
+    """Too many visitors for another request."""
 
 
 class Task:
-    """A study on its way, and the events it has yielded; ``number`` is the index of its jobs, and of no other's."""
+    """A running study and the events it has yielded; ``number`` is the unique index of its jobs."""
 
     def __init__(self, number: int, study: Study) -> None:
         self.number, self.study = number, study
@@ -35,7 +35,7 @@ class Task:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
 
     def advance(self) -> Job[Tally] | None:
-        """Go on to the next draws it wants; None if it has ended."""
+        """Continue to the next sampling job; None if the study has ended."""
         if self.cancelled:
             self.study.close()
             return None
@@ -53,20 +53,22 @@ class Task:
         return wanted
 
     def fail(self, error: Exception) -> None:
-        """Tell the visitor, in one line, and end."""
+        """Send the error to the visitor, in one line, and end."""
         if not isinstance(error, InputError):
-            complain(error)
-        message = first_line(error) if isinstance(error, InputError) else "the server failed; its console says why"
+            report_failure(error)
+        message = (
+            first_line(error) if isinstance(error, InputError) else "the server failed; its console has the reason"
+        )
         self._events.put({"kind": "error", "message": message})
         self._events.put(None)
 
     def event(self, patience: float) -> Event | None:
-        """The next event; None at the end. ``queue.Empty`` if there is none for ``patience`` seconds."""
+        """The next event; None at the end. Raises ``queue.Empty`` after ``patience`` seconds without one."""
         return self._events.get(timeout=patience)
 
 
 class Worker:
-    """The thread; ``most``: how many visitors at a time."""
+    """The thread of the network; ``most`` is the largest number of visitors at a time."""
 
     def __init__(self, sampler: Sampler, *, most: int) -> None:
         self._sampler, self._most, self._together = sampler, most, max(1, sampler.batch_size // CHUNK)
@@ -78,7 +80,7 @@ class Worker:
 
     @property
     def present(self) -> int:
-        """How many visitors there are."""
+        """Current number of visitors."""
         return self._present
 
     def check_room(self) -> None:
@@ -87,7 +89,7 @@ class Worker:
             raise BusyError
 
     def submit(self, start: Callable[[int], Study]) -> Task:
-        """Take on a study, before those that have had a turn; ``start`` is given its number. ``BusyError`` if full."""
+        """Add a study before those that had a turn; ``start`` receives its number. Raises ``BusyError`` if full."""
         with self._changed:
             self.check_room()
             self._present += 1
@@ -98,7 +100,7 @@ class Worker:
             return task
 
     def close(self) -> None:
-        """Stop after the current turn and tell everyone."""
+        """Stop after the current turn and notify all visitors."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -114,7 +116,7 @@ class Worker:
             task.fail(InputError("the server was stopped"))
 
     def _next_turn(self) -> list[Task]:
-        """Who is next; empty when closed."""
+        """The tasks of the next turn; empty when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._tasks or self._closed)
             if self._closed:
@@ -122,7 +124,7 @@ class Worker:
             return [self._tasks.popleft() for _ in range(min(self._together, len(self._tasks)))]
 
     def _played(self, turn: list[Task]) -> list[Task]:
-        """Let each task have its draws; those that go on."""
+        """Sample for each task; returns the tasks that continue."""
         jobs = {task.number: job for task in turn if (job := task.advance()) is not None}
         ongoing = {task.number: task for task in turn if task.number in jobs}
         try:
@@ -135,6 +137,6 @@ class Worker:
         return list(ongoing.values())
 
 
-def complain(error: BaseException) -> None:
-    """One line on the console about what went wrong here, not at the visitor's."""
+def report_failure(error: BaseException) -> None:
+    """One line on the console about an error of the server."""
     sys.stderr.write(f"heatsmooth: warning: a request failed: {type(error).__name__}: {first_line(error)}\n")

@@ -1,7 +1,8 @@
-"""What the certificates of many images say together.
+"""Certified accuracy of a set of images.
 
-``radius`` and ``correct`` have one entry for each image of the set, (images,). ``correct`` is True where the radius
-covers the label and something is claimed: an abstention is an error, whatever class it was given. Every image counts.
+Every function takes ``radius`` and ``correct`` with one entry per image, (images,). ``radius`` is L2 in [0, 1] pixels.
+``correct`` is True where the certificate is for the label and does not abstain. Every image counts; an abstention is an
+error.
 """
 
 import numpy as np
@@ -24,31 +25,36 @@ def certified_accuracy(radius: ArrayLike, correct: ArrayLike, at: ArrayLike) -> 
 def certified_accuracy_band(
     radius: ArrayLike, correct: ArrayLike, at: ArrayLike, *, alpha: float
 ) -> tuple[Floats, Floats]:
-    """Clopper–Pearson bounds, each shaped as ``at``, on the certified accuracy over the images these were drawn from.
+    """Clopper–Pearson bounds, each shaped as ``at``, on the certified accuracy over all images of the same kind.
 
-    At each r they hold except with probability ``alpha``; for all r of ``at`` at once, pass alpha / len(at).
+    At each r of ``at`` they hold, except with probability ``alpha``. For all r at once, pass alpha / len(at).
     """
     certified = _certified(radius, correct, at)
     return clopper_pearson(certified.sum(-1), certified.shape[-1], alpha)
 
 
 def false_certificates(images: int, *, alpha: float, rho: float) -> float:
-    """The largest share of false certificates among ``images``, except with probability ``rho``.
+    """The largest share of false certificates, except with probability ``rho``.
 
-    Take it off the certified accuracy, and what remains is true of the averaged classifier on these images.
-    α + √(2α(1−α) ln(1/ρ)/m) + ln(1/ρ)/(3m): Bernstein's inequality for m independent certificates, each false with
-    probability ≤ α ≤ ½ (as Cohen 2019, whose public code lacks the 2: that fails for large m).
+    Subtracted from the certified accuracy, it gives a lower bound on the robust accuracy of the average on these
+    images. The bound is α + √(2α(1−α) ln(1/ρ)/m) + ln(1/ρ)/(3m): Bernstein's inequality for m independent
+    certificates, each false with probability ≤ α ≤ ½. The public code of Cohen 2019 lacks the 2,
+    and fails for large m.
+
+    ``images``: the number m of certificates.
+    ``alpha``: the probability that a certificate is false, at most ½.
+    ``rho``: the probability that this bound is wrong.
 
     >>> round(false_certificates(500, alpha=0.001, rho=0.001), 4)
     0.0109
     """
-    require(images >= 1, f"images: expected at least 1, got {images}; certify some first")
+    require(images >= 1, f"`images`: expected at least 1, got {images}; certify some images first")
     a, information = float(error_probability(alpha, most=0.5)), -float(np.log(error_probability(rho)))
     return a + float(np.sqrt(2 * a * (1 - a) * information / images)) + information / (3 * images)
 
 
 def average_certified_radius(radius: ArrayLike, correct: ArrayLike) -> float:
-    """ACR: the mean over all images of the radius, taken as 0 where the image is not correct."""
+    """ACR: the mean over all images of the radius, counted as 0 where the image is not correct."""
     radii, right = _checked(radius, correct)
     return float(np.where(right, radii, 0.0).mean())
 
@@ -60,15 +66,15 @@ def _certified(radius: ArrayLike, correct: ArrayLike, at: ArrayLike) -> Flags:
 
 
 def _checked(radius: ArrayLike, correct: ArrayLike) -> tuple[Floats, Flags]:
-    """Radii, and which images are correct, as arrays of one length."""
+    """``radius`` and ``correct`` as arrays of one length."""
     radii = checked("radius", radius, lambda r: r >= 0, "radii of 0 or more; certify the image first")
     right = np.asarray(correct).astype(bool)
     require(
         radii.ndim == 1 and radii.size > 0,
-        f"radius: expected one for each image, got {radii.shape}; certify some first",
+        f"`radius`: expected one per image, got shape {radii.shape}; certify some images first",
     )
     require(
         right.shape == radii.shape,
-        f"correct: expected {radii.shape} as the radii, got {right.shape}; give one for each image",
+        f"`correct`: expected shape {radii.shape} as the radii, got {right.shape}; give one per image",
     )
     return radii, right

@@ -1,10 +1,17 @@
-"""L2 radii within which the averaged classifier keeps its class, from bounds on its class probabilities.
+"""L2 radii within which the average keeps its class, from bounds on its class probabilities.
 
-Each certificate takes a lower bound of the label's probability and, unless it needs none, an upper bound of its
-rival's, as ``bounds.label_bounds`` makes them, and holds whenever those do. It returns the radius, in the units of
-``sigma``, and where to abstain: there the radius is 0, and the bounds do not even show that the label wins at the image
-itself. Where they just meet (at ½, if there is one) the radius is 0 too, without abstaining. From bounds on how often a
-class is drawn, the radius is about the most frequent class; from bounds on mean probabilities, about the largest mean.
+Each certificate takes the same arguments:
+
+``lower``: (images,), a lower bound of the label's probability, from ``bounds.label_bounds``.
+``rival``: (images,), an upper bound of its rival's probability, where the certificate needs one.
+``sigma``: the noise level, in [0, 1] pixels.
+
+It returns the radius, in the units of ``sigma``, and where to abstain. It holds whenever the bounds hold. Where it
+abstains, the radius is 0 and the bounds do not show that the label wins at the image itself. Where the bounds are equal
+(for one bound: at ½), the radius is 0 without abstaining.
+
+Bounds on how often a class occurs give a radius of the most frequent class. Bounds on mean probabilities give a radius
+of the class with the largest mean.
 """
 
 from decimal import ROUND_FLOOR, Decimal
@@ -15,16 +22,16 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from heatsmooth.errors import require
-from heatsmooth.statistics.bounds import Flags, Floats, checked, largest_true
+from heatsmooth.statistics.bounds import Flags, Floats, check_rank, checked, largest_true
 
 FURTHEST = 100.0
-"""No radius of ``top_k_radius`` is larger than this times sigma."""
+"""No radius of ``top_k_radius`` exceeds this times sigma."""
 CANCELLATION = 1e-13
-"""Taken off a small difference whose square root is wanted, so that rounding never enlarges a radius."""
+"""Subtracted from a small difference before its square root, so that rounding never enlarges a radius."""
 
 
 def one_sided_radius(lower: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
-    """σ·Φ⁻¹(p̲), abstaining where p̲ < ½ (Cohen 2019, CERTIFY); all rivals together have at most 1 − p̲.
+    """σ·Φ⁻¹(p̲), abstaining where p̲ < ½ (Cohen 2019, CERTIFY): all rivals together have at most 1 − p̲.
 
     >>> radius, abstain = one_sided_radius([0.3, 0.5, 0.9], sigma=0.25)
     >>> radius.round(4).tolist(), abstain.tolist()
@@ -41,10 +48,10 @@ def two_sided_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tup
 
 
 def l_bound_between(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
-    """The L-bound σ√(π/2)·(p̲ − p̄) of the averaged network, abstaining where p̲ < p̄ (paper, theorem 3).
+    """The L-bound σ√(π/2)·(p̲ − p̄) of the average, abstaining where p̲ < p̄ (paper, theorem 3).
 
-    The slope of a mean of values in [0, 1] over the noise is at most 1/(σ√(2π)). For the label to stay among the k
-    largest, ``rival`` is the k-th of ``label_bounds(..., rivals=k)``. Never more than ``two_sided_radius``.
+    It holds because the slope of an average of values in [0, 1] is at most 1/(σ√(2π)). For the label to stay among the
+    k largest, ``rival`` is the k-th of ``label_bounds(..., rivals=k)``. Never more than ``two_sided_radius``.
     """
     p, q, ahead = _contest(lower, rival)
     return _positive(sigma) * np.sqrt(np.pi / 2) * (p - q), ~ahead
@@ -53,37 +60,41 @@ def l_bound_between(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tupl
 def l_bound(probabilities: Any, *, sigma: float, k: int = 1) -> Floats:
     """The L-bound σ√(π/2)·(v₍ₖ₎ − v₍ₖ₊₁₎) of the network's own probabilities (paper, theorem 3).
 
-    ``probabilities`` (…, classes), an array or a tensor on any device → (…). A smaller perturbation leaves the same k
-    classes on top *if* the network is exactly an average over Gaussian noise; nothing here checks that it is. A row
-    with NaN, the softmax of logits that are not finite, has radius 0.
+    A smaller perturbation leaves the same k classes on top *if* the network is exactly a Gaussian average. Nothing
+    checks this assumption. A row with NaN, the softmax of logits that are not finite, has radius 0.
+
+    ``probabilities``: (…, classes), an array or a tensor on any device; the result has shape (…).
+    ``sigma``: the noise level, in [0, 1] pixels.
+    ``k``: how many classes stay on top.
 
     >>> l_bound([[0.7, 0.2, 0.1]], sigma=0.25).round(4).tolist()
     [0.1567]
     """
     values, unknown = without_nan(probabilities)
     v = np.sort(_probabilities("probabilities", values))
-    classes = v.shape[-1]
-    require(1 <= k < classes, f"k: expected 1 to {classes - 1} for {classes} classes, got {k}; lower k")
+    check_rank(k, v.shape[-1])
     return np.where(unknown, 0.0, l_bound_between(v[..., -k], v[..., -k - 1], sigma=sigma)[0])
 
 
 def without_nan(probabilities: Any) -> tuple[Floats, Flags]:
-    """``probabilities`` (…, classes), an array or a tensor on any device, and which rows (…) hold NaN.
+    """``probabilities`` (…, classes), an array or a tensor on any device, and which rows (…) contain NaN.
 
-    Those rows become equal shares, so that the others can be computed with; no radius follows from them.
+    Rows with NaN are replaced by equal probabilities, from which no radius follows.
     """
-    held = probabilities.detach().cpu().double().numpy() if hasattr(probabilities, "detach") else probabilities
-    values = np.atleast_1d(np.asarray(held, dtype=np.float64))
+    array = probabilities.detach().cpu().double().numpy() if hasattr(probabilities, "detach") else probabilities
+    values = np.atleast_1d(np.asarray(array, dtype=np.float64))
     unknown = np.asarray(np.isnan(values).any(-1))
     return np.where(unknown[..., None], 1 / max(1, values.shape[-1]), values), unknown
 
 
 def top_k_radius(lower: ArrayLike, rivals: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
-    """Within it the label stays among the k most probable classes (Jia 2020, theorem 1).
+    """The radius within which the label stays among the k most probable classes (Jia 2020, theorem 1).
 
-    ``lower`` (images,), ``rivals`` (images, k), from ``label_bounds(..., rivals=k)``. To leave the top k, the label
-    must fall behind k rivals, so behind the mean of the t least of them, for every t: it does not while for some t
-    Φ(Φ⁻¹(p̲) − r/σ) > Φ(Φ⁻¹(p̄_t) + r/σ)/t, p̄_t the sum of the t smallest of the k rivals, at most 1 − p̲.
+    ``lower``: (images,), and ``rivals``: (images, k), from ``label_bounds(..., rivals=k)``.
+
+    To leave the top k, the label must fall behind k rivals. So for every t it must fall behind the mean of the t least
+    of them. It does not as long as, for some t, Φ(Φ⁻¹(p̲) − r/σ) > Φ(Φ⁻¹(p̄_t) + r/σ)/t. Here p̄_t is the sum of the t
+    smallest of the k rivals, at most 1 − p̲.
     """
     p = _probabilities("lower", lower)[..., None]
     smallest = np.sort(_probabilities("rivals", rivals))
@@ -101,8 +112,8 @@ def top_k_radius(lower: ArrayLike, rivals: ArrayLike, *, sigma: float) -> tuple[
 def pixeldp_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
     """PixelDP's radius (Lecuyer 2019, proposition 1 and Gaussian mechanism), for comparison: smaller than Cohen's.
 
-    The most over ε ≤ 1 of σε/√(2 ln(1.25/δ)) with the largest δ allowed, p̲ = e^(2ε) p̄ + (1 + e^ε) δ. Any ε gives a
-    valid radius, so a grid does.
+    The largest, over ε ≤ 1, of σε/√(2 ln(1.25/δ)) with the largest δ allowed, p̲ = e^(2ε) p̄ + (1 + e^ε) δ. Every ε
+    gives a valid radius, so a grid suffices.
     """
     p, q, ahead = _contest(lower, rival)
     with np.errstate(divide="ignore"):
@@ -119,8 +130,8 @@ def pixeldp_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple
 def renyi_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
     """The radius by Rényi divergence ("second-order", Li 2019), for comparison: smaller than Cohen's.
 
-    The most over a > 1 of σ√(−2/a · ln(1 − p̲ − p̄ + 2m)), m the power mean of p̲ and p̄ with exponent 1 − a. Any a gives
-    a valid radius, so a grid does.
+    The largest, over a > 1, of σ√(−2/a · ln(1 − p̲ − p̄ + 2m)), where m is the power mean of p̲ and p̄ with exponent
+    1 − a. Every a gives a valid radius, so a grid suffices.
     """
     p, q, ahead = _contest(lower, rival)
     with np.errstate(divide="ignore"):
@@ -134,12 +145,12 @@ def renyi_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[F
 
 
 def round_down(radius: ArrayLike, digits: int) -> Any:
-    """The radius with ``digits`` decimals, to print: never more than the radius; a float, or an array of that shape.
+    """The radius rounded down to ``digits`` decimals; a float, or an array of the same shape.
 
     >>> round_down(0.29999, 3), round_down([1.25, 0.07], 1).tolist()
     (0.299, [1.2, 0.0])
 
-    Exact, of the number as it is stored: that written 0.3 is a little less than 3/10. So round once, at the end.
+    Rounding is exact for the stored number: the float 0.3 is slightly less than 3/10. So round once, at the end.
 
     >>> round_down(0.3, 1)
     0.2
@@ -149,7 +160,7 @@ def round_down(radius: ArrayLike, digits: int) -> Any:
     finite = values[values < np.inf]
     require(
         bool((finite < most).all()),
-        f"digits: expected radii below {most:g} for {digits}, got more; ask for fewer digits",
+        f"`digits`: expected radii below {most:g} for {digits}, got more; use fewer digits",
     )
     unit = Decimal(1).scaleb(-digits)
     rounded = [value if value == np.inf else float(Decimal(value).quantize(unit, ROUND_FLOOR)) for value in values.flat]
@@ -158,7 +169,7 @@ def round_down(radius: ArrayLike, digits: int) -> Any:
 
 def _positive(sigma: float) -> float:
     return float(
-        checked("sigma", sigma, lambda s: (s > 0) & (s < np.inf), "a positive number; sigma is in [0, 1] pixels")
+        checked("sigma", sigma, lambda s: (s > 0) & (s < np.inf), "a positive number; `sigma` is in [0, 1] pixels")
     )
 
 
@@ -170,6 +181,6 @@ def _probabilities(name: str, values: ArrayLike) -> Floats:
 
 
 def _contest(lower: ArrayLike, rival: ArrayLike) -> tuple[Floats, Floats, Flags]:
-    """p̲, p̄, and where p̲ ≥ p̄; elsewhere, and where they are equal, both are ½."""
+    """p̲, p̄, and where p̲ ≥ p̄; where p̲ ≤ p̄, both probabilities are replaced by ½."""
     p, q = np.broadcast_arrays(_probabilities("lower", lower), _probabilities("rival", rival))
     return np.where(p > q, p, 0.5), np.where(p > q, q, 0.5), p >= q

@@ -1,49 +1,15 @@
 """The methods HeatSmoothing is compared with, each one objective for the same loop. All of them read labels."""
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heatsmooth.attacks import ddn, log_mean_probability, pgd
-from heatsmooth.errors import InputError, require
+from heatsmooth.attacks import ddn, pgd
+from heatsmooth.errors import InputError
 from heatsmooth.models import evaluating
+from heatsmooth.training.ascent import FixedAverage
 from heatsmooth.training.batches import Batch
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The choices of a baseline; which ones matter depends on the method."""
-
-    method: Literal["clean", "gaussian", "smoothadv", "adversarial"] = "clean"
-    sigma: float = 0.0
-    """Noise, for ``gaussian`` and ``smoothadv``, in [0, 1] pixels."""
-    eps: float = 0.5
-    """L2 radius of the attacks."""
-    warmup_epochs: float = 10.0
-    """The radius grows linearly over these epochs."""
-    steps: int = 4
-    attack: Literal["pgd", "ddn"] = "pgd"
-    noise_draws: int = 1
-    """m: noisy copies of each image in ``smoothadv``."""
-
-    def __post_init__(self) -> None:
-        require(self.method in METHODS, f"--method: expected {', '.join(METHODS)}, got {self.method!r}")
-        require(self.attack in ("pgd", "ddn"), f"--attack: expected pgd or ddn, got {self.attack!r}")
-        noisy = self.method in ("gaussian", "smoothadv")
-        require(not noisy or self.sigma > 0, f"--sigma: expected a positive number for {self.method}, got {self.sigma}")
-        require(noisy or self.sigma >= 0, f"--sigma: expected 0 or more, got {self.sigma}")
-        require(self.eps > 0, f"--eps: expected a positive radius, got {self.eps}")
-        require(self.steps > 0, f"--steps: expected at least 1, got {self.steps}")
-        require(self.noise_draws > 0, f"--noise-draws: expected at least 1, got {self.noise_draws}")
-        require(self.warmup_epochs >= 0, f"--warmup-epochs: expected 0 or more, got {self.warmup_epochs}")
-
-    def radius(self, epoch: float) -> float:
-        """ε after this many epochs: linear to ``eps``, and never 0."""
-        share = 1.0 if self.warmup_epochs == 0 else min(1.0, epoch / self.warmup_epochs)
-        return max(share, 1e-3) * self.eps
+from heatsmooth.training.settings import Baseline
 
 
 def clean(student: nn.Module, batch: Batch, choices: Baseline) -> dict[str, Tensor]:
@@ -60,15 +26,15 @@ def gaussian(student: nn.Module, batch: Batch, choices: Baseline) -> dict[str, T
 def smoothadv(student: nn.Module, batch: Batch, choices: Baseline) -> dict[str, Tensor]:
     """Cross-entropy on adversarial images of the averaged network plus noise (SmoothAdv, Salman et al. 2019).
 
-    The attack climbs −log mean_i softmax v(x + η_i) over m draws, fixed through the attack, with the network in
-    evaluation mode; the student is then trained on the adversarial image plus the *same* draws.
+    The attack increases −log mean_i softmax v(x + η_i) over m noise samples, which stay fixed during the attack, with
+    the network in evaluation mode. The student is then trained on the adversarial image plus the *same* noise.
     """
-    labels, draws = _labels(batch), choices.noise_draws
-    noise = choices.sigma * batch.draw.normal((len(batch.images), draws, *batch.images.shape[1:])).transpose(0, 1)
-    averaged = _Averaged(student, noise)
+    labels, samples = _labels(batch), choices.noise_draws
+    noise = choices.sigma * batch.noise(samples)
+    averaged = FixedAverage(student, noise)
     with evaluating(student):
         x = _attacked(averaged, batch, choices)
-    return {"loss": F.cross_entropy(student((x + noise).flatten(0, 1)), labels.repeat(draws))}
+    return {"loss": F.cross_entropy(student((x + noise).flatten(0, 1)), labels.repeat(samples))}
 
 
 def adversarial(student: nn.Module, batch: Batch, choices: Baseline) -> dict[str, Tensor]:
@@ -80,15 +46,6 @@ def adversarial(student: nn.Module, batch: Batch, choices: Baseline) -> dict[str
 
 METHODS = {"clean": clean, "gaussian": gaussian, "smoothadv": smoothadv, "adversarial": adversarial}
 """(student, batch, choices) → the terms of the loss."""
-
-
-class _Averaged(nn.Module):
-    def __init__(self, model: nn.Module, noise: Tensor) -> None:
-        super().__init__()
-        self.model, self.noise = model, noise
-
-    def forward(self, x: Tensor) -> Tensor:
-        return log_mean_probability(self.model, x, self.noise)
 
 
 def _attacked(model: nn.Module, batch: Batch, choices: Baseline) -> Tensor:

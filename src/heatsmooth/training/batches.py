@@ -1,10 +1,10 @@
-"""What a training step is given, in an order that depends on the seed and the step alone."""
+"""The batches of a training, in an order that depends on the seed and the step alone."""
 
 from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,12 +26,20 @@ class Batch:
     epoch: float
     """How many epochs are done, 0 at the start."""
 
+    def noise(self, copies: int) -> Tensor:
+        """Standard normal noise for this many copies of each image, (copies, batch, channels, height, width)."""
+        return self.draw.normal((len(self.images), copies, *self.images.shape[1:])).transpose(0, 1)
+
+    def noisy(self, sigma: float, copies: int) -> Tensor:
+        """Noisy copies of all images, one set after another: (copies × batch, channels, height, width)."""
+        return (self.images + sigma * self.noise(copies)).flatten(0, 1)
+
     def parts(self, count: int) -> list["Batch"]:
-        """The batch in ``count`` equal parts, whose rows meet the random numbers they would meet in the whole."""
+        """The batch in ``count`` equal parts. Each row gets the same random numbers as in the whole batch."""
         if count == 1:
             return [self]
         rows = len(self.images)
-        require(rows % count == 0, f"--accumulate: expected a divisor of the {rows} images a process has, got {count}")
+        require(rows % count == 0, f"`accumulate`: expected a divisor of the {rows} images per process, got {count}")
         labels = [None] * count if self.labels is None else list(self.labels.chunk(count))
         return [
             Batch(images, labels[i], self.draw.part(i, count), self.epoch)
@@ -41,7 +49,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process computes: its device, and which of how many processes it is."""
+    """Where a process computes: its device, its number, and the number of processes."""
 
     device: torch.device
     rank: int = 0
@@ -59,14 +67,14 @@ class Feed(Protocol):
         """The batches of the steps start … stop − 1."""
 
 
+Source = TypeVar("Source", ImageSet, ImageStream)
+
+
 @dataclass(frozen=True)
-class SetFeed:
-    """An ``ImageSet`` in a new order each epoch, ``batch_size`` images a step over all processes together.
+class _StoredFeed(Generic[Source]):
+    """What feeds of stored images share; ``batch_size``: images per step, over all processes together."""
 
-    The last, incomplete batch of an epoch is left out. The next batch is read while a step is computed.
-    """
-
-    images: ImageSet
+    images: Source
     batch_size: int
     seed: int
     augment: bool = True
@@ -79,6 +87,14 @@ class SetFeed:
     def steps_per_epoch(self) -> int:
         """How many steps see every image about once."""
         return len(self.images) // self._size
+
+
+@dataclass(frozen=True)
+class SetFeed(_StoredFeed[ImageSet]):
+    """An ``ImageSet`` in a new order each epoch, ``batch_size`` images per step over all processes together.
+
+    The last, incomplete batch of an epoch is left out. The next batch is read while a step is computed.
+    """
 
     def _positions(self, step: int, place: Place) -> Tensor:
         epoch, number = divmod(step, self.steps_per_epoch)
@@ -107,25 +123,11 @@ class SetFeed:
 
 
 @dataclass(frozen=True)
-class StreamFeed:
-    """An ``ImageStream``, shuffled anew each epoch, ``batch_size`` images a step over all processes together.
+class StreamFeed(_StoredFeed[ImageStream]):
+    """An ``ImageStream``, shuffled anew each epoch, ``batch_size`` images per step over all processes together.
 
-    Each process reads the stream and decodes its own share. A run continues by reading up to where it was.
+    Each process reads the stream and decodes its own share. A run that continues reads up to where it was.
     """
-
-    images: ImageStream
-    batch_size: int
-    seed: int
-    augment: bool = True
-
-    @property
-    def _size(self) -> int:
-        return min(self.batch_size, len(self.images))
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """How many steps see every image about once."""
-        return len(self.images) // self._size
 
     def _encoded(self, start: int, place: Place) -> Iterator[list[Any]]:
         """The process's own encoded images of each step from ``start`` on."""
@@ -137,7 +139,7 @@ class StreamFeed:
                 rows = list(islice(images, self._size))
                 require(
                     len(rows) == self._size,
-                    f"{self.images.name}: expected {len(self.images)} images an epoch, got fewer; lower --limit-train",
+                    f"{self.images.name}: expected {len(self.images)} images per epoch, got fewer; lower `limit_train`",
                 )
                 yield rows[place.rank * mine : (place.rank + 1) * mine]
             epoch, skipped = epoch + 1, 0
@@ -156,20 +158,20 @@ class StreamFeed:
 
 
 def _check_shared(size: int, place: Place) -> None:
-    require(size % place.world == 0, f"--batch-size: expected a multiple of the {place.world} processes, got {size}")
+    require(size % place.world == 0, f"`batch_size`: expected a multiple of the {place.world} processes, got {size}")
 
 
 def _on_device(pixels: Tensor, device: torch.device) -> Tensor:
-    """float32 in [0, 1] on the device: bytes are divided there, floats are checked before, so that nobody waits."""
+    """float32 in [0, 1] on the device. Bytes are divided there; floats are checked before, so that no step waits."""
     if pixels.dtype == torch.uint8:
         return as_unit_interval(pixels.to(device))
     return as_unit_interval(pixels).to(device)
 
 
 def _batch(feed: SetFeed | StreamFeed, pixels: Tensor, labels: Tensor | None, step: int, place: Place) -> Batch:
-    """A step's batch of stored images: in [0, 1], on the device, augmented there if the feed says so.
+    """The batch of a step: images in [0, 1] on the device, augmented there if the feed says so.
 
-    What augments them is drawn on the CPU, so that it does not depend on the device.
+    The random numbers of the augmentation are made on the CPU, so that they do not depend on the device.
     """
     images = _on_device(pixels, place.device)
     if feed.augment:
@@ -184,9 +186,9 @@ def _batch(feed: SetFeed | StreamFeed, pixels: Tensor, labels: Tensor | None, st
 class LoaderFeed:
     """Any iterable of batches: tensors, or tuples and dicts whose first entry (or ``images``/``pixel_values``) is one.
 
-    Everything but the images is dropped here, so that labels cannot be read. A run continues exactly only if
-    the iterable yields the same batches each time. Several processes share each batch by rows, as if it were computed
-    by one: the iterable must yield the same batches, for all of them together, in each.
+    Everything but the images is dropped here, so that labels cannot be read. A run continues exactly only if the
+    iterable yields the same batches each time. Several processes share the rows of each batch, so the iterable must
+    yield the same whole batches in each process.
     """
 
     loader: Iterable[Any]
@@ -215,11 +217,11 @@ class LoaderFeed:
 
 
 def _own_rows(images: Tensor, place: Place) -> Tensor:
-    """The rows of a batch that fall to this process."""
+    """The rows of a batch that belong to this process."""
     rows = len(images)
     require(
         rows % place.world == 0,
-        f"expected batches that the {place.world} processes can share by equal parts, got one of {rows} images; "
+        f"expected batches that the {place.world} processes can share in equal parts, got one of {rows} images; "
         "choose another batch size for the loader, and drop_last=True",
     )
     mine = rows // place.world
@@ -233,8 +235,8 @@ def images_of(item: Any) -> Tensor:
     elif isinstance(item, (tuple, list)) and item:
         item = item[0]
     if not isinstance(item, Tensor) or item.ndim != 4:
-        found = tuple(item.shape) if isinstance(item, Tensor) else type(item).__name__
+        shape = tuple(item.shape) if isinstance(item, Tensor) else type(item).__name__
         raise InputError(
-            f"expected batches of images (batch, channels, height, width), got {found}; yield a tensor first"
+            f"expected batches of images (batch, channels, height, width), got {shape}; yield a tensor first"
         )
     return item

@@ -1,153 +1,161 @@
-"""The two doors to training: ``smooth`` without labels, ``train`` with them."""
+"""The two ways to train a network: ``smooth`` without labels, ``train`` with them."""
 
+import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 
-from heatsmooth.data import ImageSet, ImageStream
-from heatsmooth.device import accelerator
-from heatsmooth.errors import InputError, require
-from heatsmooth.models import copy_of, for_inference, normalising_deviation, serialise
+from heatsmooth.data import ImageSet
+from heatsmooth.errors import InputError
+from heatsmooth.models import copy_of, denoised, normalising_deviation, serialise
 from heatsmooth.models.checkpoint import load_state, load_strictly
+from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import write_atomically
-from heatsmooth.training.baselines import METHODS, Baseline
-from heatsmooth.training.batches import LoaderFeed, SetFeed, StreamFeed
-from heatsmooth.training.heat import Heat, heat_smoothing
-from heatsmooth.training.loop import STATE_FILE, Plan, finished_stages, fit, restore_student
+from heatsmooth.training.baselines import METHODS
+from heatsmooth.training.batches import SetFeed
+from heatsmooth.training.consistency import consistency
+from heatsmooth.training.denoising import denoising
+from heatsmooth.training.dial import Dial, HeldOut, as_images, corrected, without_some
+from heatsmooth.training.execution import Execution, Source, Teacher, execution_in, unlabelled_feed
+from heatsmooth.training.field import Consistency, Denoising, Macer, Rival, SmoothMix, Task, task
+from heatsmooth.training.heat import heat_smoothing
+from heatsmooth.training.loop import STATE_FILE, Objective, restore_student
+from heatsmooth.training.macer import macer
+from heatsmooth.training.settings import Baseline, Changes, Heat, Plan, Saving
+from heatsmooth.training.smoothmix import smoothmix
 
-PRESETS: dict[str, Callable[[float, float], tuple[Heat, Plan]]] = {
-    "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(lr=0.1)),
-    "paper-cifar10": lambda sigma, deviation: (
-        Heat(
-            sigma,
-            distance="squared-logits",
-            penalty="logits",
-            estimator="projection",
-            projections=10,
-            delta=0.1,
-            scaling="paper",
-            noise="none",
-            timesteps=5,
-        ),
-        Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),
-    ),
-    "paper-imagenet": lambda sigma, deviation: (
-        Heat(
-            sigma,
-            distance="squared-probabilities",
-            penalty="logits",
-            estimator="projection",
-            projections=6,
-            delta=0.1,
-            scaling="paper",
-            weight=deviation**2,
-            noise="fraction",
-        ),
-        Plan(lr=0.01, schedule="constant"),
-    ),
+OBJECTIVES: dict[type[Rival], Callable[..., Any]] = {
+    Consistency: consistency,
+    Macer: macer,
+    SmoothMix: smoothmix,
+    Denoising: denoising,
 }
-"""Settings by name, for a given σ and deviation of the network's normalisation: what is minimised, and how.
-
-``paper-imagenet`` weighs its penalty as the public code does. The sum over κ = 6 projections has mean
-6/classes · ‖∇v‖²_F (``scaling="paper"``). The gradient is taken in normalised coordinates, where it is ``deviation``
-times as long."""
-
-
-def preset(name: str, sigma: float, *, deviation: float = 1.0, **changes: Any) -> tuple[Heat, Plan]:
-    """The settings of a preset, with changes to fields of ``Heat`` or ``Plan`` by their names.
-
-    ``deviation``: by how much the network divides its input, see ``normalising_deviation``.
-    """
-    require(name in PRESETS, f"--preset: expected {', '.join(PRESETS)}, got {name!r}")
-    heat, plan = PRESETS[name](sigma, deviation)
-    known_heat, known_plan = set(Heat.__dataclass_fields__), set(Plan.__dataclass_fields__)
-    unknown = sorted(changes.keys() - known_heat - known_plan)
-    require(
-        not unknown, f"expected settings among {', '.join(sorted(known_heat | known_plan))}, got {', '.join(unknown)}"
-    )
-    heat = replace(heat, **{name: value for name, value in changes.items() if name in known_heat})
-    plan = replace(plan, **{name: value for name, value in changes.items() if name in known_plan})
-    return heat, plan
+"""By its settings, (student, batch, teacher, sigma, choices) → the terms of the loss."""
 
 
 def smooth(
     model: nn.Module,
-    images: ImageSet | ImageStream | Iterable[Any],
+    images: Source,
     *,
     sigma: float,
-    preset: str = "bootcamp",
+    preset: str | None = None,
+    method: Rival | None = None,
+    keep: float | None = None,
+    held_out: ImageSet | Tensor | Iterable[Any] | None = None,
     seed: int = 0,
     device: str | None = None,
     out: Path | str | None = None,
+    saving: Saving | None = None,
     progress: Progress = silent,
-    checkpoint_seconds: float = 30.0,
-    log_every: int = 10,
-    **changes: Any,
+    **changes: Unpack[Changes],
 ) -> nn.Module:
     """A smoothed copy of ``model``, in evaluation mode, after one label-free epoch; ``model`` itself never changes.
 
+    ``model``: takes images in [0, 1] to logits.
     ``images``: an ``ImageSet``, an ``ImageStream``, or any loader of batches (batch, channels, height, width) in
-    [0, 1]; labels, if it yields them, are never read. ``sigma``: the L2 noise, in [0, 1] pixels, that the result shall
-    withstand.
-    ``changes``: fields of ``Heat`` and ``Plan`` that differ from the preset, as ``epochs=2`` or ``lr=0.01``.
-    With ``out``, the run can be killed and repeated.
+    [0, 1]. Labels, if it yields them, are never read.
+    ``sigma``: standard deviation of the Gaussian noise, in [0, 1] pixels.
+    ``preset``: ``bootcamp`` (the default), ``paper-cifar10`` or ``paper-imagenet``.
+    ``method``: instead of HeatSmoothing, a method of others: ``Consistency()``, ``Macer()``, ``SmoothMix()`` or
+    ``Denoising()``.
+    ``keep``: the share of the answers of ``model`` on clean images to keep, such as 0.9: the student becomes as robust
+    as that allows. What was reached is the attribute ``kept`` of the result, see ``dial.Kept``.
+    ``held_out``: images for ``keep`` that neither network has seen, without labels: a set, a tensor, or a loader.
+    Without it, every tenth of ``images`` is left out, with a warning: a network trained on them agrees too easily.
+    ``seed``: determines every random number. ``device``: ``cpu``, ``cuda``, …; None: the accelerator if there is one.
+    ``out``: a directory; a call that is killed and repeated continues there. ``saving``: how often it is written.
+    ``progress``: is told what is done; ``heatsmooth.progress.bar`` shows it.
+    ``changes``: fields of ``Heat`` and ``Plan`` that differ from the preset, such as ``epochs=2`` or ``lr=0.01``.
     """
-    heat, plan = _preset(preset, sigma, deviation=normalising_deviation(model), **changes)
-    out = _directory(out)
-    processes = accelerator(device)
-    if isinstance(images, ImageSet):
-        feed: SetFeed | StreamFeed | LoaderFeed = SetFeed(images.without_labels(), plan.batch_size, seed, plan.augment)
-    elif isinstance(images, ImageStream):
-        feed = StreamFeed(images, plan.batch_size, seed, plan.augment)
-    else:
-        feed = LoaderFeed(images, seed)
+    deviation = normalising_deviation(model)
+    chosen = task(sigma, preset=preset, method=method, keep=keep, deviation=deviation, **changes)
+    execution = execution_in(out, saving, seed=seed, device=device, progress=progress)
+    if keep is not None and held_out is None:
+        warnings.warn(TOO_EASY, stacklevel=2)
+    return smoothed(model, images, chosen, execution, None if held_out is None else as_images(held_out))
+
+
+TOO_EASY = (
+    "`keep`: without `held_out`, images left out of the epoch are used; a network trained on them agrees too easily"
+)
+
+
+def smoothed(
+    model: nn.Module, images: Source, chosen: Task, execution: Execution, held_out: ImageSet | None = None
+) -> nn.Module:
+    """``smooth`` with its settings resolved."""
+    if chosen.keep is not None:
+        return _kept(model, images, chosen, execution, held_out)
+    if isinstance(chosen.objective, Heat):
+        return _heat_smoothed(model, images, chosen.objective, chosen.plan, execution)
+    student = _student(model, chosen, execution.seed)
+    if execution.finished() == 0:
+        objective = _objective(chosen, Teacher(model).to(execution.processes.device))
+        feed = unlabelled_feed(images, chosen.plan, execution.seed)
+        execution.fit(student, objective, feed, chosen.plan, what=chosen.method)
+    return execution.result(student)
+
+
+def _heat_smoothed(model: nn.Module, images: Source, heat: Heat, plan: Plan, execution: Execution) -> nn.Module:
+    """In one or more timesteps."""
+    processes, feed = execution.processes, unlabelled_feed(images, plan, execution.seed)
     student = copy_of(model)
-    for stage in range(finished_stages(out) if out else 0, heat.timesteps):
-        teacher = _teacher(student, stage, out, leader=processes.is_main_process)
+    for stage in range(execution.finished(), heat.timesteps):
+        teacher = _teacher(student, stage, execution.out, leader=processes.is_main_process)
         processes.wait_for_everyone()
         teacher.to(processes.device)
-        fit(
-            student,
-            partial(heat_smoothing, teacher=teacher, heat=heat),
-            feed,
-            plan,
-            accelerator=processes,
-            seed=seed,
-            out=out,
-            stage=stage,
-            what="smoothing" if heat.timesteps == 1 else f"smoothing, timestep {stage + 1} of {heat.timesteps}",
-            progress=progress,
-            checkpoint_seconds=checkpoint_seconds,
-            log_every=log_every,
-        )
-    return _result(student, out)
+        what = "smoothing" if heat.timesteps == 1 else f"smoothing, timestep {stage + 1} of {heat.timesteps}"
+        execution.fit(student, partial(heat_smoothing, teacher=teacher, heat=heat), feed, plan, stage=stage, what=what)
+    return execution.result(student)
 
 
-_preset = preset
+def _kept(model: nn.Module, images: Source, chosen: Task, execution: Execution, held_out: ImageSet | None) -> nn.Module:
+    """Trained with the dial, and corrected to keep the share that was asked for; ``Kept`` is its attribute ``kept``."""
+    assert chosen.keep is not None
+    if held_out is None:
+        if not isinstance(images, ImageSet):
+            raise InputError("`keep`: expected `held_out` images beside a stream or loader, got none; name some")
+        images, held_out = without_some(images)
+    processes = execution.processes
+    student, teacher = copy_of(model).to(processes.device), Teacher(model).to(processes.device)
+    unseen = HeldOut.of(held_out, teacher, processes)
+    if execution.finished() == 0:
+        dial = Dial(chosen.keep, student, unseen)
+        objective = _objective(chosen, teacher, dial)
+        feed = unlabelled_feed(images, chosen.plan, execution.seed)
+        execution.fit(student, objective, feed, chosen.plan, what="smoothing", follower=dial)
+    result = execution.result(student)
+    result.kept = corrected(result, model, unseen, chosen.keep)  # type: ignore[assignment]  # any attribute
+    return result
 
 
-class Teacher(nn.Module):
-    """A network as it is, frozen; in its faster form from the first images on."""
+def _objective(chosen: Task, teacher: nn.Module, dial: Dial | None = None) -> Objective:
+    """The loss of a task; with a dial, that of HeatSmoothing has its strength at each step."""
+    if not isinstance(chosen.objective, Heat):
+        rival = chosen.objective
+        return partial(OBJECTIVES[type(rival)], teacher=teacher, sigma=chosen.sigma, choices=rival)
+    heat = chosen.objective
+    return lambda student, batch: heat_smoothing(
+        student, batch, teacher=teacher, heat=heat, strength=dial.strength if dial else 1.0
+    )
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = copy_of(network).eval().requires_grad_(False)
-        self._faster: nn.Module | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self._faster is None:
-            self._faster = for_inference(self.network, x)
-        logits: Tensor = self._faster(x)
-        return logits
+def _student(model: nn.Module, chosen: Task, seed: int) -> nn.Module:
+    """What is trained: a copy, or the network behind a new denoiser."""
+    if not isinstance(chosen.objective, Denoising):
+        return copy_of(model)
+    with torch.random.fork_rng():
+        torch.manual_seed(mixed_seed(seed, "weights"))
+        return denoised(chosen.objective.denoiser, model)
 
 
 def _teacher(student: nn.Module, stage: int, out: Path | None, *, leader: bool) -> Teacher:
-    """The frozen teacher of a stage: the student as the stage before left it. Both have its weights afterwards."""
+    """The frozen teacher of a stage: the student at the end of the stage before. Both have its weights afterwards."""
     if out is not None and stage > 0:
         file = out / f"timestep-{stage}.safetensors"
         if file.exists():
@@ -168,41 +176,19 @@ def train(
     seed: int = 0,
     device: str | None = None,
     out: Path | str | None = None,
+    saving: Saving | None = None,
     progress: Progress = silent,
-    checkpoint_seconds: float = 30.0,
-    log_every: int = 10,
 ) -> nn.Module:
-    """A copy of ``model`` trained with labels by one of the baselines, in evaluation mode."""
+    """A copy of ``model`` trained with labels by one of the baselines, in evaluation mode.
+
+    ``images``: with labels. ``choices``: the method. ``plan``: how the weights are optimised. The other parameters are
+    those of ``smooth``.
+    """
     if images.labels is None:
         raise InputError(f"{images.name}: expected labels to train with, got none; only `smooth` needs none")
-    out = _directory(out)
+    execution = execution_in(out, saving, seed=seed, device=device, progress=progress)
     student = copy_of(model)
-    if out is None or finished_stages(out) == 0:
-        fit(
-            student,
-            partial(METHODS[choices.method], choices=choices),
-            SetFeed(images, plan.batch_size, seed, plan.augment),
-            plan,
-            accelerator=accelerator(device),
-            seed=seed,
-            out=out,
-            what="training",
-            progress=progress,
-            checkpoint_seconds=checkpoint_seconds,
-            log_every=log_every,
-        )
-    return _result(student, out)
-
-
-def _directory(out: Path | str | None) -> Path | None:
-    """The directory of a run, made if it is not there."""
-    if out is None:
-        return None
-    Path(out).mkdir(parents=True, exist_ok=True)
-    return Path(out)
-
-
-def _result(student: nn.Module, out: Path | None) -> nn.Module:
-    if out is not None:
-        restore_student(out / STATE_FILE, student)
-    return student.eval()
+    if execution.finished() == 0:
+        feed = SetFeed(images, plan.batch_size, seed, plan.augment)
+        execution.fit(student, partial(METHODS[choices.method], choices=choices), feed, plan, what="training")
+    return execution.result(student)

@@ -1,0 +1,303 @@
+"""A radius from one forward pass, with a conformal guarantee, learnt from certified images; no torch.
+
+Let v(x) be the one-pass probabilities, R(x) the statistical radius of the average for the class of that pass, and
+doubt(x) = Σ_{c≠ĉ} v_c(x) the probability that the pass gives to all other classes.
+
+One part of the calibration set fits a proportional odds model logit P(R ≥ r | x) = a_r − b·Φ⁻¹(doubt), b ≥ 0, of the
+survival S(r | x). It yields a family of radii
+
+    r_λ(x) = argmax_r (r + λ)·S(r | x).
+
+For each λ, this is the largest expected radius E[r·1(r ≤ R)] at the price λ for an r > R. So the error budget is spent
+where it gains most radius, and uncertain images get radius 0. A larger λ gives a smaller r_λ everywhere, because
+(r + λ)·S has decreasing differences in (r, λ). And r_λ falls with the doubt, because ∂ log S/∂Φ⁻¹(doubt) = −b(1−S)
+falls with r.
+
+The other part selects λ: the smallest for which at most ⌊(m+1)ε⌋ − 1 of its m images have r_λ > R. This is split
+conformal prediction. Its score is the λ from which on an image is covered. The guarantee does not depend on the model
+being right; the size of the radii does.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize, special
+
+from heatsmooth.errors import InputError, require
+from heatsmooth.results.certificates import Certificates
+from heatsmooth.results.guarantees import Basis, BasisKind, Subject
+from heatsmooth.statistics.bounds import Flags, Floats, Integers, checked, clopper_pearson
+from heatsmooth.statistics.radii import without_nan
+
+FORMAT = 1
+FITTED = Fraction(1, 3)
+"""Share of the images that fits the model. The rest selects λ."""
+FEWEST = 30
+"""Fewest images accepted, whatever ε."""
+RADII, LEVELS = 40, 256
+"""Largest number of radii, and of levels of doubt, that the map distinguishes."""
+RIDGE = 1e-3
+"""Penalty on the weights of the model."""
+LEAST_DOUBT = 1e-12
+SUM_TOLERANCE = 1e-3
+"""Largest difference of a sum of probabilities from 1."""
+SOFTMAX = "take the softmax of logits first"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A map from one-pass probabilities to a radius, L2 in [0, 1] pixels, of the *average* over N(0, σ²I).
+
+    Guarantee: for a new image exchangeable with those of the calibration set, P(radius > R) ≤ ε. R is the statistical
+    radius of the average for the class of the pass; it is 0 if certification would abstain or give another class. R
+    is itself false with probability ≤ α. So the average keeps the class of the pass within a positive radius, except
+    with probability ε + α.
+
+    The guarantee is *marginal*: over the images and the calibration set together. It does not hold for each image, for
+    each class, or among the images with a large radius. For one calibration set, the share of images covered varies by
+    about √(ε(1−ε)/corrected). It does not cover the network in one pass at a perturbed image, nor images of another
+    kind. A radius of 0 claims nothing.
+    """
+
+    steps: tuple[tuple[float, float], ...]
+    """(doubt, radius): an image with at most this doubt has at least this radius; falling doubts, growing radii."""
+    classes: int
+    epsilon: float
+    alpha: float
+    sigma: float
+    fitted: int
+    """Number of images the model was fitted on."""
+    corrected: int
+    """Number m of other images that selected λ."""
+    seed: int = 0
+    model_hash: str | None = None
+    data: Any = None
+    """Description of the images with their fingerprint, as JSON."""
+    subject: Subject = Subject.AVERAGE
+    network: Any = None
+    """The network's identity as JSON. Published files from before identities have only ``model_hash``."""
+
+    @property
+    def basis(self) -> Basis:
+        """What the radius rests on."""
+        return Basis(BasisKind.CONFORMAL, confidence=1 - self.epsilon - self.alpha)
+
+    def radius(self, probabilities: Any) -> Floats:
+        """The radius of each row of ``probabilities`` (…, classes), an array or a tensor on any device → (…).
+
+        A row with NaN, the softmax of logits that are not finite, has radius 0.
+        """
+        values, unknown = without_nan(probabilities)
+        levels, radii = np.array([(np.inf, 0.0), *self.steps]).T
+        return np.where(unknown, 0.0, radii[_level(levels, _doubt(values, self.classes))])
+
+    def to_json(self) -> dict[str, object]:
+        """As JSON, with every number exact."""
+        return {"format": FORMAT, "basis": str(self.basis), **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The calibration that ``to_json`` wrote; an ``InputError`` if a field is missing or wrong."""
+        number = value.get("format")
+        require(number == FORMAT, f"calibration: expected format {FORMAT}, got {number!r}; calibrate again")
+        try:
+            facts = {field.name: value[field.name] for field in fields(cls) if field.name != "network"}
+            facts |= {"network": value.get("network"), "subject": Subject(value["subject"])}
+            steps = tuple((float(doubt), float(radius)) for doubt, radius in facts.pop("steps"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"calibration: expected all fields, got a wrong one ({error}); calibrate again") from None
+        sound = all(d > e and r < s for (d, r), (e, s) in pairwise([(math.inf, 0.0), *steps, (0.0, math.inf)]))
+        require(sound, "calibration: expected falling doubts and growing radii, got others; calibrate again")
+        return cls(steps=steps, **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How one-pass radii R̂ compare with the certificates R of held-out images.
+
+    Without labels, every class counts as correct.
+    """
+
+    images: int
+    covered: int
+    """Number of images with R̂ ≤ R."""
+    coverage: float
+    """Share of images with R̂ ≤ R."""
+    interval: tuple[float, float]
+    """Clopper–Pearson bounds on the coverage, at 95 %."""
+    positive: int
+    """Number of images with R̂ > 0."""
+    labelled: bool
+    acr: float
+    """Average certified radius of full certification."""
+    claimed: float | None
+    """Share of ``acr`` that the one-pass radii reach; None if ``acr`` is 0."""
+    kept: float | None
+    """The same, with R̂ counted as 0 where R̂ > R."""
+
+
+def calibrate(
+    certificates: Certificates,
+    *,
+    epsilon: float,
+    seed: int = 0,
+    model_hash: str | None = None,
+    network: Any = None,
+    data: Any = None,
+) -> Calibration:
+    """Learn a one-pass radius from certified images, with the guarantee of ``Calibration`` at their σ and α.
+
+    Labels are not used, and the order of the images does not matter.
+
+    ``certificates``: top-1 certificates of a random sample of the images that the radius is meant for. The network
+    must not have been trained on them.
+    ``epsilon``: the probability ε of a radius that is too large, above 0 and below 1.
+    ``seed``: splits the images into the part that fits the model and the part that selects λ.
+    ``model_hash``, ``network`` (an identity as JSON), ``data``: recorded in the calibration.
+    """
+    sigma, alpha, images = certificates.sigma, certificates.basis.alpha or 0.0, len(certificates)
+    probabilities, radii = _examples(certificates, sigma=sigma, alpha=alpha)
+    classes = probabilities.shape[1]
+    doubts = _doubt(probabilities, classes)
+    fit, rest = np.split(np.random.default_rng(seed).permutation(images), [math.floor(images * FITTED)])
+    allowed = _allowed(len(rest), epsilon, images=images)
+    levels, values, survival = _survival(doubts[fit], radii[fit])
+    level = _level(levels, doubts[rest])
+
+    def radius_by_level(price: float) -> Floats:
+        best = ((values + price) * survival).argmax(1)
+        return np.maximum.accumulate(values[best])
+
+    def covers(price: float) -> bool:
+        return int((radius_by_level(price)[level] > radii[rest]).sum()) <= allowed
+
+    prohibitive = (values[1:] * survival[:, 1:] / (1 - survival[:, 1:])).max(initial=0.0)
+    table = radius_by_level(_least(covers, 1.001 * float(prohibitive)))
+    return Calibration(
+        steps=tuple((float(levels[i]), float(table[i])) for i in np.flatnonzero(np.diff(table, prepend=0.0))),
+        classes=classes,
+        epsilon=epsilon,
+        alpha=alpha,
+        sigma=sigma,
+        fitted=len(fit),
+        corrected=len(rest),
+        seed=seed,
+        model_hash=model_hash,
+        data=data,
+        network=network,
+    )
+
+
+def coverage(calibration: Calibration, certificates: Certificates) -> Coverage:
+    """Compare the one-pass radii of ``calibration`` with the ``certificates`` of held-out images."""
+    probabilities, radii = _examples(certificates, sigma=calibration.sigma, alpha=calibration.alpha)
+    one_pass = calibration.radius(probabilities)
+    covered = one_pass <= radii
+    images, labelled = len(certificates), certificates.labels is not None
+    correct = certificates.known_correct if labelled else True
+    correct_in_one_pass = certificates.one_pass_correct if labelled else True
+    acr = float(np.mean(certificates.radii * correct))
+    claimed, kept = (float(np.mean(radius * correct_in_one_pass)) for radius in (one_pass, one_pass * covered))
+    low, high = (float(bound) for bound in clopper_pearson(int(covered.sum()), images, 0.05))
+    return Coverage(
+        images=images,
+        covered=int(covered.sum()),
+        coverage=float(covered.mean()),
+        interval=(low, high),
+        positive=int((one_pass > 0).sum()),
+        labelled=labelled,
+        acr=acr,
+        claimed=claimed / acr if acr else None,
+        kept=kept / acr if acr else None,
+    )
+
+
+def _examples(certificates: Certificates, *, sigma: float, alpha: float) -> tuple[Floats, Floats]:
+    """One-pass probabilities (images, classes) and radii R (images,), 0 if abstained or of another class."""
+    basis = certificates.basis
+    require(
+        (certificates.sigma, basis.kind, basis.alpha, basis.k) == (sigma, BasisKind.STATISTICAL, alpha, 1),
+        f"`certificates`: expected top-1 certificates of sigma {sigma:g}, alpha {alpha:g}, got sigma "
+        f"{certificates.sigma:g}, {basis}; use certificates of those settings",
+    )
+    agrees = certificates.classes == certificates.clean_classes
+    checked("radius", certificates.radii, lambda r: (r >= 0) & (r < np.inf), "0 or more; certify again")
+    return certificates.clean_probabilities, np.where(agrees, certificates.radii, 0.0)
+
+
+def _doubt(probabilities: ArrayLike, classes: int) -> Floats:
+    """Σ_{c≠ĉ} v_c, (…, classes) → (…). A sum, because 1 − v_ĉ loses all digits if the network is confident."""
+    positive = checked("probabilities", probabilities, lambda p: p >= 0, f"numbers from 0 to 1; {SOFTMAX}")
+    v = np.sort(np.atleast_1d(positive))
+    require(
+        v.shape[-1] == classes >= 2,
+        f"`probabilities`: expected {classes} classes, at least 2, got {v.shape[-1]}; use those of the network",
+    )
+    checked("probabilities", v.sum(-1), lambda p: np.abs(p - 1) <= SUM_TOLERANCE, f"a sum of 1 per image; {SOFTMAX}")
+    return np.asarray(np.clip(v[..., :-1].sum(-1), LEAST_DOUBT, 1 - LEAST_DOUBT))
+
+
+def _level(levels: Floats, doubts: Floats) -> Integers:
+    """The last of the falling ``levels`` that is at least the doubt; the first is infinite."""
+    return np.asarray(np.searchsorted(-levels, -doubts, side="right") - 1)
+
+
+def _survival(doubts: Floats, radii: Floats) -> tuple[Floats, Floats, Floats]:
+    """Falling levels of doubt, the first infinite; growing radii, the first 0; S(r | level), (levels, radii)."""
+    positive = radii[radii > 0]
+    quantiles = np.quantile(positive, np.linspace(0, 1, RADII), method="lower") if positive.size else positive
+    values = np.unique(np.append(quantiles, 0.0))
+    levels = np.append(np.inf, np.unique(np.quantile(doubts, np.linspace(0, 1, LEVELS), method="higher"))[::-1])
+    weights = _proportional_odds(-special.ndtri(doubts), radii[:, None] >= values[1:])
+    odds = np.minimum.accumulate(weights[:-1]) - weights[-1] * special.ndtri(levels[1:, None])
+    survival = np.zeros((len(levels), len(values)))
+    survival[:, 0] = 1
+    survival[1:, 1:] = special.expit(odds) * len(radii) / (len(radii) + 1)
+    return levels, values, survival
+
+
+def _proportional_odds(confidence: Floats, reached: Flags) -> Floats:
+    """Intercepts a_r, then slope b ≥ 0, of logit P(reached) = a_r + b·confidence; ``reached`` (images, radii)."""
+
+    def loss(weights: Floats) -> tuple[float, Floats]:
+        odds = weights[:-1] + weights[-1] * confidence[:, None]
+        error = special.expit(odds) - reached
+        gradient = np.append(error.sum(0), confidence @ error.sum(1))
+        value = (np.logaddexp(0, odds) - reached * odds).sum() + RIDGE / 2 * weights @ weights
+        return float(value), gradient + RIDGE * weights
+
+    size = reached.shape[1]
+    start = np.append(np.zeros(size), 1.0)
+    bounds = [(None, None)] * size + [(0.0, None)]
+    return np.asarray(optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x)
+
+
+def _least(covers: Callable[[float], bool], most: float) -> float:
+    """The least price that covers, by bisection, rounded up; ``most`` covers, and covering is monotone in the price."""
+    low, high = 0.0, 0.0 if covers(0.0) else most
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (low, middle) if covers(middle) else (middle, high)
+    return high
+
+
+def _allowed(corrected: int, epsilon: float, *, images: int) -> int:
+    """How many of the m images that select λ may have R̂ > R: m − ⌈(m+1)(1−ε)⌉; an error where this is negative.
+
+    ε is taken exactly as its shortest decimal form.
+    """
+    require(0 < epsilon < 1, f"`epsilon`: expected a number above 0 and below 1, got {epsilon}; 0.05 is usual")
+    exact = Fraction(str(float(epsilon)))
+    needed = max(FEWEST, math.floor((math.ceil(1 / exact) - 2) / (1 - FITTED)) + 1)
+    require(
+        images >= needed,
+        f"`certificates`: expected at least {needed} certified images for epsilon {epsilon:g}, got {images}; "
+        "certify more images or raise `epsilon`",
+    )
+    return math.floor((corrected + 1) * exact) - 1

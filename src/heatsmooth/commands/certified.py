@@ -1,0 +1,184 @@
+"""What is read of certified runs, and what their certificates say together."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatsmooth.certification.radii import largest_radius
+from heatsmooth.certification.settings import Settings
+from heatsmooth.errors import require
+from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
+from heatsmooth.results.deterministic import SETTINGS, NetworkCertificate, NetworkCertificates
+from heatsmooth.results.guarantees import Subject
+from heatsmooth.results.run_info import RunInfo
+from heatsmooth.statistics.radii import round_down
+
+RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Radii of the certified accuracies in a summary."""
+PROVEN_RADII = (0.0, 36 / 255, 0.25, 72 / 255, 108 / 255, 0.5, 0.75, 1.0)
+"""The same for deterministic certificates; those of Lipschitz networks are published at multiples of 36/255."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificationResult:
+    """What the certificates of a run say together; radii are L2 in [0, 1] pixels, rounded down."""
+
+    command: str = "certify"
+    out: str | None = None
+    """The run directory."""
+    recomputed: str | None = None
+    """The run directory whose counts were used, if no samples were drawn."""
+    asked: int
+    """Images that the run is about."""
+    images: int
+    """Images certified so far."""
+    sigma: float | None = None
+    """None for deterministic certificates, which have no noise."""
+    subject: Subject
+    basis: str
+    abstained: int
+    largest_possible_radius: float | None = None
+    """The radius of an image all of whose samples agree."""
+    median_radius: float
+    mean_samples: float | None = None
+    """Samples per image."""
+    images_per_second: float | None = None
+    """Of deterministic certificates."""
+    one_pass_accuracy: float | None = None
+    certified_accuracy: dict[str, float] | None = None
+    """By radius, where there are labels."""
+    average_certified_radius: float | None = None
+    """0 counts where the class is wrong or abstained from."""
+    left_out: tuple[str, ...] | None = None
+    """Images that could not be read."""
+    note: str | None = None
+
+
+def summarised(certificates: list[Certificate], settings: Settings, **run: Any) -> CertificationResult:
+    """The summary of certificates; ``run``: the fields that say which run they are of."""
+    certified = Certificates.of(certificates)
+    cap = largest_radius(settings, certified.counts.shape[1]) or 0.0
+    result = CertificationResult(
+        images=len(certified),
+        sigma=settings.sigma,
+        subject=certified.subject,
+        basis=str(certified.basis),
+        abstained=int(certified.abstained.sum()),
+        largest_possible_radius=round_down(cap, 4),
+        median_radius=round_down(float(np.median(certified.radii)), 4),
+        mean_samples=float(certified.samples.mean()),
+        **run,
+    )
+    if certified.labels is None:
+        return result
+    return replace(
+        result,
+        one_pass_accuracy=float(certified.one_pass_correct.mean()),
+        certified_accuracy=shares([radius for radius in RADII if radius <= cap], certified.certified_accuracy),
+        average_certified_radius=round_down(certified.average_certified_radius, 6),
+    )
+
+
+def proven_summary(certificates: list[NetworkCertificate], **run: Any) -> CertificationResult:
+    """The summary of deterministic certificates; ``run``: the fields that say which run they are of."""
+    certified = NetworkCertificates.of(certificates)
+    result = CertificationResult(
+        images=len(certified),
+        subject=certified.subject,
+        basis=str(certified.basis),
+        abstained=int(certified.abstained.sum()),
+        median_radius=round_down(float(np.median(certified.radii)), 4),
+        images_per_second=round(1 / max(float(certified.seconds.mean()), 1e-9), 1),
+        **run,
+    )
+    if certified.labels is None:
+        return result
+    return replace(
+        result,
+        one_pass_accuracy=float(certified.one_pass_correct.mean()),
+        certified_accuracy=shares(PROVEN_RADII, certified.certified_accuracy),
+        average_certified_radius=round_down(certified.average_certified_radius, 6),
+    )
+
+
+def shares(radii: Any, accuracy: Any) -> dict[str, float]:
+    """By radius as text, the share of images that reach it."""
+    return {f"{radius:g}": round(float(share), 6) for radius, share in zip(radii, accuracy(radii), strict=True)}
+
+
+def other_sigma(source: Path, sigma: float) -> str | None:
+    """What a summary says if the network was smoothed for another noise than it is certified with."""
+    file = source / "run.json"
+    aimed = RunInfo.read(file).chosen.heat.sigma if file.is_file() else None
+    return None if aimed in (None, sigma) else f"smoothed for σ={aimed:g}, certified with σ={sigma:g}"
+
+
+@dataclass(frozen=True)
+class CertifiedRun:
+    """A finished ``certify`` run that a command reads; ``argument``: the command's own name for it."""
+
+    directory: Path
+    argument: str
+    info: RunInfo
+    settings: Settings
+
+    @classmethod
+    def read(cls, directory: Path, argument: str) -> "CertifiedRun":
+        """What the certificates of a directory were made with; other runs are refused."""
+        where = f"`{argument}` {directory}"
+        require(
+            bool(sorted(directory.glob("run*.json"))), f"{where}: expected a 'certify' run, got none; check the path"
+        )
+        info, _ = RunInfo.read_directory(directory)
+        require(info.command == "certify", f"{where}: expected a 'certify' run, got {info.command!r}; name another")
+        require(
+            info.chosen.certificate != SETTINGS,
+            f"{where}: expected statistical certificates, got deterministic ones, which have no counts and need no "
+            "calibration; use them as they are",
+        )
+        data = info.chosen.data
+        known = info.chosen.model is not None and data.images is not None and len(data.shape or ()) == 3
+        require(
+            known and all(side > 0 for side in data.shape or ()),
+            f"{directory}: expected the model and the data of the certificates, got others; certify again",
+        )
+        return cls(directory, argument, info, Settings.from_json(info.settings.get("certificate"), directory))
+
+    @property
+    def asked(self) -> int:
+        """How many images the run is about."""
+        return self.info.chosen.data.images or 0
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the images: (channels, height, width)."""
+        channels, height, width = self.info.chosen.data.shape or (0, 0, 0)
+        return channels, height, width
+
+    def all_counts(self) -> list[Certificate]:
+        """All certificates as they are; those of an unfinished run are refused."""
+        certificates = read_certificates(self.directory)
+        require(
+            len(certificates) == self.asked,
+            f"`{self.argument}` {self.directory}: expected certificates of all {self.asked} images, got "
+            f"{len(certificates)}; finish that run",
+        )
+        return certificates
+
+    def certificates(self) -> list[Certificate]:
+        """All certificates, with the exact α of the settings; their own text has six digits of it.
+
+        The certificates of an unfinished run are refused: they are not a fair sample of its images.
+        """
+        certificates, where = self.all_counts(), f"`{self.argument}` {self.directory}"
+        require(
+            self.settings.n_wrong is None,
+            f"{where}: expected as many samples for every image, got fewer where the class is wrong; certify "
+            "without --n-wrong",
+        )
+        basis = self.settings.basis
+        other = next((str(item.basis) for item in certificates if str(item.basis) != str(basis)), None)
+        require(other is None, f"{where}: expected certificates that are {basis}, got {other}; certify again")
+        return [replace(item, basis=basis) for item in certificates]

@@ -1,0 +1,80 @@
+"""``heatsmooth predict``."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heatsmooth.commands.command import Command, show_table
+from heatsmooth.commands.inputs import RUNNING, Network
+from heatsmooth.commands.options import grouped
+from heatsmooth.progress import Progress, silent
+from heatsmooth.results.predictions import Prediction, Predictions, PredictionSettings, SampledPrediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predict(Command):
+    """Classify images in one pass, with the L-bound; with noise samples, by Cohen's PREDICT.
+
+    Example: heatsmooth predict --from runs/smoothed --sigma 0.25 shoe.png
+    """
+
+    files: tuple[Path, ...] = field(metadata={"positional": True, "flag": "IMAGE…"})
+    """Image files."""
+    network: Network
+    settings: PredictionSettings = field(
+        default=PredictionSettings(), metadata=grouped("Running", main=("sigma", "noise_samples", "alpha"))
+    )
+    device: str | None = field(default=None, metadata=RUNNING)
+    """cpu, cuda, … (default: the accelerator if there is one)."""
+
+    def run(self, progress: Progress = silent) -> Predictions:
+        """Predict each file."""
+        from heatsmooth.commands.calibrated import read_calibration
+        from heatsmooth.device import accelerator
+        from heatsmooth.predicting import predict
+
+        model = self.network.load().to(accelerator(self.device).device)
+        return predict(
+            model,
+            self.files,
+            self.settings,
+            image_size=self.network.image_size,
+            calibration=read_calibration(self.network.source, model),
+            progress=progress,
+        )
+
+    def show(self, result: Any) -> None:
+        """Print one row per image, and what each column guarantees."""
+        predictions: tuple[Prediction, ...] = result.predictions
+        show_table([self._row(prediction) for prediction in predictions])
+        if self.settings.sigma is not None:
+            print(
+                "* L2 radius of the network in one pass. Assumes an exact average over "
+                f"σ={self.settings.sigma:g}, which nothing checks."
+            )
+        if predictions[0].one_pass_basis is not None:
+            print(f"† L2 radius of the average, for this class: {predictions[0].one_pass_basis}. 0 claims nothing.")
+        if predictions[0].certified_radius is not None:
+            print("‡ L2 radius of the network in one pass, proven: deterministic. 0 claims nothing.")
+        if self.settings.noise_samples:
+            print(
+                f"The class of the average is from {self.settings.noise_samples} samples. It is wrong with probability "
+                f"at most {self.settings.alpha:g}."
+            )
+
+    def _row(self, prediction: Prediction) -> dict[str, str]:
+        columns = {
+            "image": prediction.image,
+            "class (one pass)": "–" if prediction.predicted is None else str(prediction.predicted),
+            "probability": "–" if prediction.probability is None else f"{prediction.probability:.4f}",
+        }
+        if self.settings.sigma is not None:
+            columns["L-bound*"] = f"{prediction.l_bound:.4f}"
+        if prediction.one_pass_radius is not None:
+            columns["radius†"] = f"{prediction.one_pass_radius:.4f}"
+        if prediction.certified_radius is not None:
+            columns["certified radius‡"] = f"{prediction.certified_radius:.4f}"
+        if isinstance(prediction, SampledPrediction):
+            average = prediction.average_class
+            columns["class of the average"] = "abstains" if average is None else str(average)
+        return columns

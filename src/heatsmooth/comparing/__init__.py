@@ -1,0 +1,1 @@
+"""Comparisons of methods: recipes as data, and what their runs show."""

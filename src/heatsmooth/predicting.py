@@ -1,0 +1,161 @@
+"""Classes and radii of image files: from one pass, and by Cohen's PREDICT from noisy samples."""
+
+import math
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heatsmooth.calibration import Calibration
+from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
+from heatsmooth.data import as_unit_interval
+from heatsmooth.data.folder import read_image, usual_size
+from heatsmooth.data.images import Size, height_and_width
+from heatsmooth.device import exact_float32
+from heatsmooth.models import (
+    Classifier,
+    DeterministicRadius,
+    checked_classes,
+    device_of,
+    for_inference,
+    images_of_a_pass,
+    is_lipschitz,
+    probabilities_of,
+)
+from heatsmooth.progress import Progress, silent
+from heatsmooth.results.guarantees import BasisKind
+from heatsmooth.results.predictions import Prediction, Predictions, PredictionSettings, SampledPrediction
+from heatsmooth.runs import sha256
+from heatsmooth.statistics.bounds import predict as class_of_average
+from heatsmooth.statistics.radii import l_bound, round_down
+
+
+def one_pass_class(probabilities: Tensor) -> int | None:
+    """The class of one image's probabilities (classes,); None where they are NaN."""
+    return int(probabilities.argmax()) if bool(probabilities.isfinite().all()) else None
+
+
+def predict(
+    model: Classifier,
+    files: Sequence[Path | str],
+    settings: PredictionSettings | None = None,
+    *,
+    image_size: Size | None = None,
+    calibration: Calibration | None = None,
+    progress: Progress = silent,
+) -> Predictions:
+    """Class, probability and radii of each image file.
+
+    ``model``: as ``heatsmooth.load`` gives it. ``settings``: the noise of the L-bound, and how many samples find the
+    class of the average. ``image_size``: of the centre crop; None: that which the network records, or the usual one.
+    ``calibration``: of this network, for calibrated one-pass radii.
+
+    Files are read, evaluated and dropped a few at a time. The prediction of a file does not depend, but for rounding,
+    on the other files.
+    """
+    predictor = _Predictor(model.eval(), settings or PredictionSettings(), calibration)
+    known_size = image_size or model.spec.size
+    predictions: list[Prediction] = []
+    with exact_float32():
+        for size, some in groupby(map(Path, files), lambda file: known_size or usual_size(file)):
+            for batch in predictor.of_one_size(list(some), size):
+                predictions += batch
+                progress("predicting", len(predictions), len(files))
+    return Predictions(predictions=tuple(predictions))
+
+
+def _with_proof(predictions: list[Prediction], radii: list[float] | None) -> list[Prediction]:
+    """The predictions with the deterministic radii of the network, if it has them."""
+    if radii is None:
+        return predictions
+    return [
+        replace(prediction, certified_radius=round_down(radius, 4), certified_basis=BasisKind.DETERMINISTIC)
+        for prediction, radius in zip(predictions, radii, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Predictor:
+    model: Classifier
+    settings: PredictionSettings
+    calibration: Calibration | None
+
+    def of_one_size(self, files: list[Path], size: Size) -> Iterator[list[Prediction]]:
+        """The predictions of files whose images get the same size, some at a time."""
+        channels, device = self.model.spec.channels, device_of(self.model)
+        shape = (channels, *height_and_width(size))
+        classes = checked_classes(self.model, shape)
+        sampler = self._sampler(shape, classes) if self.settings.noise_samples else None
+        proven = DeterministicRadius(self.model) if is_lipschitz(self.model) else None
+        together = images_of_a_pass(device, math.prod(shape)) or CHUNK
+        for first in range(0, len(files), together):
+            some = files[first : first + together]
+            pixels = np.stack([read_image(file, size, channels=channels) for file in some])
+            images = as_unit_interval(torch.from_numpy(pixels))
+            with torch.inference_mode():
+                logits = self.model(images.to(device))
+                radii = None if proven is None else proven(images.to(device), logits).tolist()
+            predictions = _with_proof(self._one_pass(some, probabilities_of(logits)), radii)
+            yield predictions if sampler is None else self._averaged(predictions, images, sampler)
+
+    def _sampler(self, shape: tuple[int, int, int], classes: int) -> Sampler:
+        settings, device = self.settings, device_of(self.model)
+        assert settings.sigma is not None
+        count = images_of_a_pass(device, math.prod(shape)) or CHUNK
+        noise = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
+        fast = for_inference(self.model, (0.5 + settings.sigma * noise).to(device))
+        seed = secrets.randbits(48) if settings.seed is None else settings.seed
+        return Sampler(fast, sigma=settings.sigma, classes=classes, seed=seed, batch_size=settings.batch_size)
+
+    def _one_pass(self, files: Sequence[Path], probabilities: Tensor) -> list[Prediction]:
+        """What one pass says about these files."""
+        predictions = []
+        for file, row in zip(files, probabilities, strict=True):
+            predicted = one_pass_class(row)
+            probability = None if predicted is None else float(row[predicted])
+            predictions.append(Prediction(image=str(file), predicted=predicted, probability=probability))
+        if self.settings.sigma is not None:
+            bounds = [round_down(float(radius), 4) for radius in l_bound(probabilities, sigma=self.settings.sigma)]
+            predictions = [
+                replace(prediction, l_bound=bound, basis=BasisKind.EXACT_AVERAGE)
+                for prediction, bound in zip(predictions, bounds, strict=True)
+            ]
+        if self.calibration is not None:
+            basis = str(self.calibration.basis)
+            radii = [round_down(float(radius), 4) for radius in self.calibration.radius(probabilities)]
+            predictions = [
+                replace(prediction, one_pass_radius=radius, one_pass_basis=basis)
+                for prediction, radius in zip(predictions, radii, strict=True)
+            ]
+        return predictions
+
+    def _averaged(self, predictions: list[Prediction], images: Tensor, sampler: Sampler) -> list[Prediction]:
+        """The predictions with the class of the average; None where it abstains, or one pass has no class.
+
+        The noise of an image depends on its pixels and the seed alone.
+        """
+        places = defaultdict[int, list[int]](list)
+        jobs = {}
+        for place, (prediction, image) in enumerate(zip(predictions, images, strict=True)):
+            if prediction.predicted is not None:
+                index = int(sha256(image.numpy().tobytes())[:12], 16)
+                places[index].append(place)
+                jobs[index] = Job(index, image, drawing("prediction", self.settings.noise_samples))
+        classes: dict[int, int | None] = {}
+        for job, tally in sampler.run(jobs.values()):
+            average_class, abstains = class_of_average(tally.counts[None], alpha=self.settings.alpha)
+            for place in places[job.index]:
+                classes[place] = None if abstains[0] else int(average_class[0])
+        basis = f"statistical, 1-alpha={1 - self.settings.alpha:.10g}"
+        return [
+            SampledPrediction(
+                **vars(prediction), average_class=classes.get(place), seed=sampler.seed, average_basis=basis
+            )
+            for place, prediction in enumerate(predictions)
+        ]

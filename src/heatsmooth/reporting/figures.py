@@ -1,0 +1,172 @@
+"""The figures of a report, from what was read."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from heatsmooth.reporting.chart import Chart, Mark, Series, grid, nice_limit
+from heatsmooth.reporting.collection import AttackRun, Certification, Collection, Training
+from heatsmooth.reporting.formats import count_text, plain, radius_text
+from heatsmooth.reporting.naming import Names
+from heatsmooth.statistics.bounds import Floats
+
+BAND = 0.05
+"""Each confidence band is wrong with at most this probability, at each radius."""
+CURVE_POINTS = 150
+BINS = np.linspace(0, 1, 21)
+BIN_NAMES = tuple(f"{low:.2f}–{high:.2f}" for low, high in pairwise(BINS.tolist()))
+
+
+def certified_charts(collection: Collection, names: Names) -> list[Chart]:
+    """Certified accuracy against radius: one figure for top-1, one per top-k."""
+    labelled = [item for item in collection.certifications if item.labelled]
+    return [
+        _certified([item for item in labelled if item.top_k == k], names, k)
+        for k in sorted({item.top_k for item in labelled})
+    ]
+
+
+def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
+    most = max(item.cap if item.cap is not None else float(item.claims.radii.max()) for item in items)
+    at, lines = grid(max(most, 0.05)), names.lines(items)
+    series = []
+    for item in items:
+        share = item.claims.certified_accuracy(at)
+        low, high = item.claims.certified_accuracy_band(at, alpha=BAND)
+        last = int((share > 0).sum()) + 1
+        series.append(Series(*lines[item.name], at[:last], share[:last], low[:last], high[:last]))
+    unknown = sum(item.cap is None for item in items)
+    what = "that are correct and certified" if top_k == 1 else f"whose label provably stays among the top {top_k}"
+    caption = (
+        f"Share of all images {what} at radius r. The curves are about the Gaussian average of each network. "
+        "Each certificate is true with probability at least 1−α. Abstentions count as errors. "
+        "Bands: Clopper–Pearson, 95\u00a0% at each radius, over images of the same kind."
+    )
+    if unknown:
+        logs = "A log does" if unknown == 1 else f"{unknown} logs do"
+        caption += f" {logs} not state n and α, so the largest possible radius is not drawn."
+    return Chart(
+        key="certified-accuracy" if top_k == 1 else f"certified-accuracy-top-{top_k}",
+        title="Certified accuracy against radius" + ("" if top_k == 1 else f", top-{top_k}"),
+        caption=caption,
+        x_title="L2 radius r, images in [0, 1]",
+        y_title="certified accuracy",
+        series=tuple(series),
+        x_max=float(at[-1]) * 1.02,
+        y_max=1.0,
+        shape="step",
+        marks=_caps(items, lines),
+        percent=True,
+        band="95 %",
+    )
+
+
+def _caps(items: list[Certification], lines: dict[str, tuple[str, int]]) -> tuple[Mark, ...]:
+    """The largest radius that n and α allow, once for all series that have the same."""
+    by_cap: dict[tuple[str, str], list[Certification]] = {}
+    for item in items:
+        if item.cap is not None:
+            how = f"n {count_text(item.n)}, α {plain(item.claims.basis.alpha)}, σ {plain(item.sigma)}"
+            key = (radius_text(item.cap, 3), how)
+            by_cap.setdefault(key, []).append(item)
+    marks = []
+    for (cap, settings), group in by_cap.items():
+        style = lines[group[0].name][1] if len(group) == 1 and len(by_cap) > 1 else None
+        marks.append(Mark(group[0].cap or 0.0, f"no radius beyond {cap}: {settings}", f"cap {cap}", style))
+    return tuple(marks)
+
+
+def attack_charts(collection: Collection, names: Names) -> list[Chart]:
+    """The share of images attacked against distance, one figure per kind of attack."""
+    kinds = dict.fromkeys(sorted((a.kind for a in collection.attacks), key=lambda kind: (kind != "PGD", kind)))
+    return [_attacked([a for a in collection.attacks if a.kind == kind], names, kind) for kind in kinds]
+
+
+def _attacked(items: list[AttackRun], names: Names, kind: str) -> Chart:
+    reached = [item.results.distances[~item.results.failed] for item in items]
+    most = max((float(np.quantile(d, 0.995)) for d in reached if d.size), default=1.0)
+    at = grid(max(most, 0.05))
+    series = []
+    for item in items:
+        share = np.searchsorted(np.sort(item.results.distances), at, side="right") / len(item.results)
+        name = names.attacks[item.name]
+        series.append(Series(name, names.style(name), at, share))
+    return Chart(
+        key=f"attacked-{kind.lower()}",
+        title=f"Images attacked by {kind} against distance",
+        caption=(
+            f"Share of all images for which {kind} found a wrong answer within this distance. Images that are wrong at "
+            "the start count from 0. Images on which the attack failed never count. The distance of an attack is an "
+            "upper bound: lower curves look more robust, and a stronger attack may raise them."
+        ),
+        x_title="L2 distance, images in [0, 1]",
+        y_title="images attacked",
+        series=tuple(series),
+        x_max=float(at[-1]),
+        y_max=1.0,
+        shape="step",
+        percent=True,
+    )
+
+
+def probability_charts(collection: Collection, names: Names) -> list[Chart]:
+    """The share of samples with the certified class, over the images; top-k only for models without top-1."""
+    series = _probability_series(collection, names)
+    if not series:
+        return []
+    chart = Chart(
+        key="p-a",
+        title="Distribution of p_A",
+        caption=(
+            "p_A: the share of the samples of an image for which the network gives the certified class, correct or "
+            "not. Only images well above ½ get a radius. The radius grows without bound as p_A approaches 1."
+        ),
+        x_title="p_A, estimated",
+        y_title="images",
+        series=tuple(series),
+        x_max=1.0,
+        y_max=min(1.0, _highest(series)),
+        shape="bins",
+        marks=(Mark(0.5, "below ½ it abstains", "½"),),
+        percent=True,
+        bin_names=BIN_NAMES,
+    )
+    return [chart]
+
+
+def _probability_series(collection: Collection, names: Names) -> list[Series]:
+    known = [(item, item.certificates.target_shares) for item in collection.certifications if item.certificates]
+    top_1 = {names.model_of(item) for item, _ in known if item.top_k == 1}
+    shares = [(item, values) for item, values in known if item.top_k == 1 or names.model_of(item) not in top_1]
+    lines = names.lines([item for item, _ in shares])
+    middles: Floats = (BINS[1:] + BINS[:-1]) / 2
+    return [Series(*lines[item.name], middles, np.histogram(values, BINS)[0] / len(values)) for item, values in shares]
+
+
+def _highest(series: list[Series]) -> float:
+    return nice_limit(max(float(one.y.max()) for one in series))
+
+
+def training_charts(collection: Collection) -> list[Chart]:
+    """The loss of each training over epochs."""
+    return [_training(item, i) for i, item in enumerate(collection.trainings) if item.curves]
+
+
+def _training(item: Training, position: int) -> Chart:
+    series = []
+    for style, (name, (x, y)) in enumerate(item.curves.items()):
+        kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), CURVE_POINTS)).round().astype(int))
+        series.append(Series(name, style, x[kept], y[kept]))
+    points = max(len(x) for x, _ in item.curves.values())
+    every = "every record" if points <= CURVE_POINTS else f"{CURVE_POINTS} of {points} records"
+    return Chart(
+        key=f"training-{position + 1}",
+        title=item.name,
+        caption=f"The loss of the {item.run.command} run and its terms: {every} of metrics.jsonl.",
+        x_title="epoch",
+        y_title="loss",
+        series=tuple(series),
+        x_max=max(float(s.x[-1]) for s in series) or 1.0,
+        y_max=_highest(series),
+        small=True,
+    )
