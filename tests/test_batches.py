@@ -68,10 +68,10 @@ def test_images_are_augmented_on_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     """Torch's ``meta`` device stands for a GPU: it knows where a computation would happen."""
     where: list[str] = []
 
-    def watched(pixels: Tensor, draw: Draw) -> Tensor:
+    def watched(pixels: Tensor, draw: Draw, *, shifts: bool) -> Tensor:
         where.append(pixels.device.type)
         assert draw.device.type == "cpu"
-        return shifted_and_flipped(pixels, draw)
+        return shifted_and_flipped(pixels, draw, shifts=shifts)
 
     monkeypatch.setattr(batches, "shifted_and_flipped", watched)
     monkeypatch.setattr(batches, "Draw", Recorded)

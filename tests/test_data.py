@@ -293,6 +293,11 @@ def test_augmentation_shifts_and_mirrors_whole_images() -> None:
     seen = {tuple(w.flatten().tolist()) for w in found}
     assert seen == windows | mirrored
     assert torch.equal(found, shifted_and_flipped(image.expand(400, 1, 8, 8), Draw(0)))
+    only_mirrored = shifted_and_flipped(image.expand(400, 1, 8, 8), Draw(0), shifts=False)
+    assert {tuple(w.flatten().tolist()) for w in only_mirrored} == {
+        tuple(image.flatten().tolist()),
+        tuple(image.flip(3).flatten().tolist()),
+    }
 
 
 def test_a_stride_beyond_all_images_takes_the_first() -> None:

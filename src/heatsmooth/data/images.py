@@ -203,14 +203,14 @@ def as_unit_interval(pixels: Tensor) -> Tensor:
     return pixels
 
 
-def shifted_and_flipped(pixels: Tensor, draw: Draw) -> Tensor:
+def shifted_and_flipped(pixels: Tensor, draw: Draw, *, shifts: bool = True) -> Tensor:
     """Each image shifted by up to an eighth of its size (edges mirrored), and mirrored with probability ½.
 
     ``pixels``: (batch, channels, height, width) of any type; the result has the same shape and type.
-    ``draw``: the random numbers.
+    ``draw``: the random numbers. ``shifts``: False: only mirror.
     """
     count, _, height, width = pixels.shape
-    most = (height // 8, width // 8)
+    most = (height // 8, width // 8) if shifts else (0, 0)
     chance = draw.uniform((count, 3)).to(pixels.device)
     shift = (chance[:, :2] * torch.tensor([2 * most[0] + 1, 2 * most[1] + 1], device=pixels.device)).long()
     rows = shift[:, :1] + torch.arange(height, device=pixels.device)

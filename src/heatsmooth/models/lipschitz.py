@@ -272,7 +272,7 @@ class LipschitzNetwork(nn.Module):
 
 _LAYOUTS = {
     "lipschitz-tiny": Layout(16, (1, 1, 1), 64),
-    "lipschitz-small": Layout(24, (2, 3, 2), 256),
+    "lipschitz-small": Layout(16, (0, 5, 2), 256),
     "lipschitz-large": Layout(64, (6, 12, 4), 1024),
 }
 LIPSCHITZ: dict[str, Callable[..., nn.Module]] = {

@@ -78,6 +78,7 @@ class _StoredFeed(Generic[Source]):
     batch_size: int
     seed: int
     augment: bool = True
+    shifts: bool = True
 
     @property
     def _size(self) -> int:
@@ -176,7 +177,7 @@ def _batch(feed: SetFeed | StreamFeed, pixels: Tensor, labels: Tensor | None, st
     images = _on_device(pixels, place.device)
     if feed.augment:
         order = Draw(feed.seed, "augment", step, rank=place.rank, world=place.world)
-        images = shifted_and_flipped(images, order)
+        images = shifted_and_flipped(images, order, shifts=feed.shifts)
     draw = Draw(feed.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
     labels = None if labels is None else labels.to(place.device)
     return Batch(images, labels, draw, step / feed.steps_per_epoch)

@@ -87,9 +87,9 @@ def execution_in(out: Path | str | None, saving: Saving | None, **how: Any) -> E
 def unlabelled_feed(images: Source, plan: Plan, seed: int) -> Feed:
     """The batches of these images, without labels."""
     if isinstance(images, ImageSet):
-        return SetFeed(images.without_labels(), plan.batch_size, seed, plan.augment)
+        return SetFeed(images.without_labels(), plan.batch_size, seed, plan.augment, plan.shifts)
     if isinstance(images, ImageStream):
-        return StreamFeed(images, plan.batch_size, seed, plan.augment)
+        return StreamFeed(images, plan.batch_size, seed, plan.augment, plan.shifts)
     return LoaderFeed(images, seed)
 
 

@@ -189,6 +189,6 @@ def train(
     execution = execution_in(out, saving, seed=seed, device=device, progress=progress)
     student = copy_of(model)
     if execution.finished() == 0:
-        feed = SetFeed(images, plan.batch_size, seed, plan.augment)
+        feed = SetFeed(images, plan.batch_size, seed, plan.augment, plan.shifts)
         execution.fit(student, partial(METHODS[choices.method], choices=choices), feed, plan, what="training")
     return execution.result(student)

@@ -96,7 +96,9 @@ class Plan:
     batch_norm: BatchNorm = "train"
     """Batch norm. Train with the statistics of each batch, which update the running ones, or keep all frozen."""
     augment: bool = True
-    """Shift and mirror the images."""
+    """Mirror the images, and shift them with `shifts`."""
+    shifts: bool = True
+    """Shift augmented images by up to an eighth of their size. Few epochs learn more without, many epochs with it."""
     accumulate: int = 1
     """Parts of a batch that are computed one after another, to save memory. The gradient is that of the whole batch.
     With `batch_norm` train, batch norm uses the statistics of each part."""
@@ -113,8 +115,8 @@ class Plan:
             require(value < 1, f"`{name}`: expected a share from 0 to below 1, got {value}")
 
     def describe(self) -> dict[str, object]:
-        """What a run records; ``accumulate`` and ``optimizer`` only where used, as in runs from before they existed."""
-        usual = {"accumulate": 1, "optimizer": "sgd"}
+        """What a run records; later options only where they differ, as in runs from before they existed."""
+        usual = {"accumulate": 1, "optimizer": "sgd", "shifts": True}
         return {name: value for name, value in asdict(self).items() if usual.get(name) != value}
 
     def rate(self, done: float) -> float:
@@ -164,6 +166,7 @@ class PlanChanges(TypedDict, total=False):
     weight_decay: float
     batch_norm: BatchNorm
     augment: bool
+    shifts: bool
     accumulate: int
     optimizer: Optimizer
 
@@ -280,7 +283,7 @@ class Distillation:
         return self.radius / 2 if self.temperature is None else self.temperature
 
 
-DISTILLING = Plan(epochs=8, batch_size=256, lr=0.008, warmup=0.1, optimizer="adam")
+DISTILLING = Plan(epochs=6, batch_size=64, lr=0.014, warmup=0.1, optimizer="adam", shifts=False)
 """How a student of ``distill`` is optimised, unless changed."""
 
 
