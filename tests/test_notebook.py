@@ -155,9 +155,9 @@ def shown(file: Path) -> list[list[list[str]]]:
 
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "tools/run_notebook.py", NOTEBOOK, "--out", tmp_path / "run.ipynb"]
+    command = [sys.executable, "tools/run_notebook.py", str(NOTEBOOK), "--out", str(tmp_path / "run.ipynb")]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "IPYTHONDIR": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     kinds = shown(tmp_path / "run.ipynb")
     assert kinds == shown(NOTEBOOK), "its outputs are not those of its code: python tools/run_notebook.py"
