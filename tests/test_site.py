@@ -114,6 +114,8 @@ def test_lists_of_a_code_host_become_lists_of_python_markdown(hooks: ModuleType)
 
 
 def test_docstrings_become_lists_and_code(hooks: ModuleType) -> None:
-    written = "Doubles.\n\n``x``: a number. ``y`` and ``z``:\nothers, as ``x``.\n\n>>> 2 * 1\n2"
-    expected = "Doubles.\n\n- ``x``: a number.\n- ``y`` and ``z``: others, as ``x``.\n\n```pycon\n>>> 2 * 1\n2\n```"
+    written = "Doubles.\n\n``x``: a number. ``y`` and ``z``:\nothers, as ``x``: 1\nor 2.\n\n>>> 2 * 1\n2"
+    expected = (
+        "Doubles.\n\n- ``x``: a number.\n- ``y`` and ``z``: others, as ``x``: 1 or 2.\n\n```pycon\n>>> 2 * 1\n2\n```"
+    )
     assert hooks.listed(written) == expected

@@ -23,7 +23,9 @@ PICTURE = re.compile(
     r"<picture>\s*<source [^>]*dark[^>]* srcset=\"([^\"]+)\">\s*<img alt=\"([^\"]+)\" src=\"([^\"]+)\">\s*</picture>"
 )
 ITEM = re.compile(r"(\s*)([-*]|\d+\.)(\s+)(.*)")
-PARAMETER = re.compile(r"(?:- )?``\*{0,2}\w+``(?: and ``\w+``)*: ")
+PARAMETER = r"(?:- )?``\*{0,2}\w+``(?: and ``\w+``)*:\s"
+STARTS = re.compile(rf"(?:^\s*|(?<=\.\s)){PARAMETER}", re.MULTILINE)
+"""A parameter begins a line or follows a full stop."""
 INDENT = 4
 """What Python-Markdown takes for one level."""
 
@@ -156,9 +158,8 @@ def listed(text: str) -> str:
 def _block(block: str) -> str:
     if block.lstrip().startswith(">>>"):
         return f"```pycon\n{block}\n```"
-    if not PARAMETER.match(block):
+    if not re.match(PARAMETER, block):
         return block
-    words = " ".join(line.strip() for line in block.splitlines())
-    starts = [match.start() for match in re.finditer(r"(?<!\S)" + PARAMETER.pattern, words)]
-    parts = [words[start:end].strip() for start, end in zip(starts, [*starts[1:], len(words)], strict=True)]
+    starts = [match.start() for match in STARTS.finditer(block)]
+    parts = [" ".join(block[start:end].split()) for start, end in zip(starts, [*starts[1:], len(block)], strict=True)]
     return "\n".join(part if part.startswith("- ") else f"- {part}" for part in parts)
