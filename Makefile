@@ -23,7 +23,7 @@ pytest: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 12
 
 docs: $(VENV)/ready ## The site of docs/ in build/site; broken links and unknown names are errors. A test builds it too.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # not --quiet, which hides warnings from --strict
 	@echo 'To read it: python3 -m http.server --bind 127.0.0.1 --directory build/site'
 
 test-gpu: $(VENV)/ready ## What must hold on CUDA; skipped without a GPU, and the last test without two.

@@ -7,6 +7,7 @@ code changes little.
 """
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import nbformat
 from jupyter_client import KernelManager
 from nbclient import NotebookClient
 
+TRANSPORT = "tcp" if os.name == "nt" else "ipc"
+"""Files where the system has them: ports may be taken."""
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -28,7 +31,7 @@ def main() -> None:
     arguments = parser.parse_args()
     notebook = nbformat.read(arguments.notebook, 4)
     with tempfile.TemporaryDirectory() as folder:
-        kernel = KernelManager(transport="ipc", connection_file=f"{folder}/kernel.json")  # files, not ports
+        kernel = KernelManager(transport=TRANSPORT, connection_file=f"{folder}/kernel.json")
         client = NotebookClient(notebook, km=kernel, timeout=600, record_timing=False)
         try:
             client.execute(cwd=str(arguments.notebook.parent))
