@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-gpu lint types pytest torture audit-dependencies clean
+.PHONY: demo test test-gpu lint types pytest docs torture audit-dependencies clean
 
 demo: $(VENV)/installed ## The whole story on the embedded images.
 	$(BIN)/heatsmooth demo
@@ -21,6 +21,10 @@ types: $(VENV)/ready
 
 pytest: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 12
+
+docs: $(VENV)/ready ## The site of docs/ in build/site; broken links and unknown names are errors. A test builds it too.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict # not --quiet, which hides warnings from --strict
+	@echo 'To read it: python3 -m http.server --bind 127.0.0.1 --directory build/site'
 
 test-gpu: $(VENV)/ready ## What must hold on CUDA; skipped without a GPU, and the last test without two.
 	$(BIN)/python -m pytest -m gpu -rs tests/test_gpu.py

@@ -75,7 +75,7 @@ ALLOWED: dict[str, set[str]] = {
             "models",
             "predicting",
         ),
-        *("results", "statistics", "training"),
+        *("reporting", "results", "statistics", "training"),
     },
 }
 

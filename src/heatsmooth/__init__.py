@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from heatsmooth.errors import InputError
+from heatsmooth.results.shown import Shown
 from heatsmooth.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -93,3 +94,13 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'heatsmooth' has no attribute {name!r}")
     return getattr(importlib.import_module(f"heatsmooth.{_HOME[name]}"), name)
+
+
+def _html(result: Shown) -> str:
+    """A result in a notebook; what draws it is imported when the first one is shown."""
+    from heatsmooth.reporting.notebook import html
+
+    return html(result)
+
+
+Shown.html = staticmethod(_html)

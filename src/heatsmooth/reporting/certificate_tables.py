@@ -21,7 +21,8 @@ def _above_one(k: int) -> str:
     return "" if k == 1 else str(k)
 
 
-def _with_band(values: tuple[float, float, float]) -> str:
+def with_band(values: tuple[float, float, float]) -> str:
+    """A share with its interval."""
     share, low, high = values
     return f"{share:.3f} ({low:.3f}–{high:.3f})"
 
@@ -39,7 +40,7 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
             low, high = item.claims.certified_accuracy_band([radius], alpha=BAND)
             return None if share is None else (share, float(low[0]), float(high[0]))
 
-        return Column(f"r = {plain(radius)}", value, _with_band)
+        return Column(f"r = {plain(radius)}", value, with_band)
 
     def abstained(item: Certification) -> str:
         flags = item.claims.abstained

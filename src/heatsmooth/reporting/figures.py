@@ -8,6 +8,8 @@ from heatsmooth.reporting.chart import Chart, Mark, Series, grid, nice_limit
 from heatsmooth.reporting.collection import AttackRun, Certification, Collection, Training
 from heatsmooth.reporting.formats import count_text, plain, radius_text
 from heatsmooth.reporting.naming import Names
+from heatsmooth.results.radii import Radii
+from heatsmooth.statistics.accuracy import certified_accuracy, certified_accuracy_band
 from heatsmooth.statistics.bounds import Floats
 
 BAND = 0.05
@@ -29,12 +31,7 @@ def certified_charts(collection: Collection, names: Names) -> list[Chart]:
 def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
     most = max(item.cap if item.cap is not None else float(item.claims.radii.max()) for item in items)
     at, lines = grid(max(most, 0.05)), names.lines(items)
-    series = []
-    for item in items:
-        share = item.claims.certified_accuracy(at)
-        low, high = item.claims.certified_accuracy_band(at, alpha=BAND)
-        last = int((share > 0).sum()) + 1
-        series.append(Series(*lines[item.name], at[:last], share[:last], low[:last], high[:last]))
+    series = [certified_series(item.claims, at, *lines[item.name]) for item in items]
     unknown = sum(item.cap is None for item in items)
     what = "that are correct and certified" if top_k == 1 else f"whose label provably stays among the top {top_k}"
     caption = (
@@ -59,6 +56,15 @@ def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
         percent=True,
         band="95 %",
     )
+
+
+def certified_series(claims: Radii, at: Floats, name: str, style: int) -> Series:
+    """Certified accuracy at each radius of ``at``, up to the first 0; without labels, the share with such a radius."""
+    counted = ~claims.abstained if claims.correct is None else claims.correct
+    share = certified_accuracy(claims.radii, counted, at)
+    low, high = certified_accuracy_band(claims.radii, counted, at, alpha=BAND)
+    last = int((share > 0).sum()) + 1
+    return Series(name, style, at[:last], share[:last], low[:last], high[:last])
 
 
 def _caps(items: list[Certification], lines: dict[str, tuple[str, int]]) -> tuple[Mark, ...]:

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 from heatsmooth.errors import InputError, require
 from heatsmooth.reporting.attack_tables import attacks_table, distance_table
-from heatsmooth.reporting.audits import audit_table, how_many
+from heatsmooth.reporting.audits import audit_table
 from heatsmooth.reporting.certificate_tables import (
     accuracy_table,
     calibrated_table,
@@ -26,15 +25,7 @@ from heatsmooth.reporting.chart import Chart
 from heatsmooth.reporting.collection import Collection, Note
 from heatsmooth.reporting.compared import gains_table, means_table, ratios_table
 from heatsmooth.reporting.figures import attack_charts, certified_charts, probability_charts, training_charts
-from heatsmooth.reporting.formats import (
-    count_text,
-    duration,
-    one_line,
-    percent,
-    plain,
-    radius_text,
-    readable_json,
-)
+from heatsmooth.reporting.formats import one_line
 from heatsmooth.reporting.frontiers import frontier_charts, frontier_tables
 from heatsmooth.reporting.gallery import picture_groups
 from heatsmooth.reporting.method_tables import methods_table, timing_table
@@ -42,7 +33,7 @@ from heatsmooth.reporting.naming import Names
 from heatsmooth.reporting.pdf import pdf
 from heatsmooth.reporting.sources import read_sources
 from heatsmooth.reporting.summary import RHO, MainModel, most_false
-from heatsmooth.reporting.svg import drawings
+from heatsmooth.reporting.templates import style, templates
 from heatsmooth.results.schema import Json
 from heatsmooth.runs import write_atomically
 from heatsmooth.table import Table
@@ -266,37 +257,28 @@ def _absent(collection: Collection) -> list[tuple[str, str]]:
 
 def _rendered(collection: Collection, names: Names, sections: list[Section], title: str) -> bytes:
     """The page; all text from files is escaped, and no other script than its own can run."""
-    here = files("heatsmooth.reporting")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("heatsmooth", "reporting"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    shown = (count_text, duration, one_line, percent, plain, radius_text, readable_json)
-    environment.filters |= {function.__name__: function for function in shown}
-    environment.globals["how_many"] = how_many
-    script = here.joinpath("page.js").read_text()
-    style = here.joinpath("page.css").read_text()
+    script = files("heatsmooth.reporting").joinpath("page.js").read_text()
     inputs = collection.inputs
-    page = environment.get_template("page.html").render(
-        title=one_line(title),
-        subtitle=f"{inputs} input{'' if inputs == 1 else 's'} · {time.strftime('%d %B %Y', time.gmtime())}",
-        skipped=len(collection.skipped),
-        style=Markup(style),  # noqa: S704 - a file of this package
-        script=Markup(script),  # noqa: S704 - a file of this package
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        collection=collection,
-        model=MainModel.of(collection, names),
-        most_false=most_false,
-        rho=RHO,
-        sections=sections,
-        drawings=lambda chart: Markup(drawings(chart)),  # noqa: S704 - names are escaped where they are drawn
-        pdf=lambda chart: "data:application/pdf;base64," + base64.b64encode(pdf(chart)).decode(),
-        galleries=picture_groups(collection),
-        methods={training.name: training.method for training in collection.trainings},
-        absent=_absent(collection),
-        version=VERSION,
+    page = (
+        templates()
+        .get_template("page.html")
+        .render(
+            title=one_line(title),
+            subtitle=f"{inputs} input{'' if inputs == 1 else 's'} · {time.strftime('%d %B %Y', time.gmtime())}",
+            skipped=len(collection.skipped),
+            style=style("parts.css", "page.css"),
+            script=Markup(script),  # noqa: S704 - a file of this package
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            collection=collection,
+            model=MainModel.of(collection, names),
+            most_false=most_false,
+            rho=RHO,
+            sections=sections,
+            pdf=lambda chart: "data:application/pdf;base64," + base64.b64encode(pdf(chart)).decode(),
+            galleries=picture_groups(collection),
+            methods={training.name: training.method for training in collection.trainings},
+            absent=_absent(collection),
+            version=VERSION,
+        )
     )
     return (page + "\n").encode("utf-8", errors="replace")

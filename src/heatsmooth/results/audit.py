@@ -8,6 +8,7 @@ from typing import Self
 
 from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.results.schema import Format, Interval, Positive, Real, Share, Whole, from_json, named, to_json
+from heatsmooth.results.shown import Shown
 from heatsmooth.runs import read_json, write_json
 from heatsmooth.settings import check_at_least, check_positive
 from heatsmooth.statistics.bounds import clopper_pearson
@@ -167,7 +168,7 @@ class AuditMeasures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditResult(AuditMeasures):
+class AuditResult(AuditMeasures, Shown):
     """What an audit measured, and its verdict."""
 
     verdict: Verdict

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from heatsmooth.errors import InputError, require
 from heatsmooth.results.guarantees import Basis, Subject
+from heatsmooth.results.shown import Shown
 from heatsmooth.statistics import accuracy
 
 
@@ -37,7 +38,7 @@ class Claim(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Radii:
+class Radii(Shown):
     """The radii of many images, arrays (images,).
 
     ``radii`` are L2, in [0, 1] pixels. They cover ``subject`` and rest on ``basis``. Where ``abstained``, the radius is
