@@ -73,7 +73,10 @@ def serving(model: Path | None, *options: str) -> Iterator[tuple[str, "subproces
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("http://127.0.0.1:"), (line, process.stderr and process.stderr.read())
+        assert line.startswith(("http://127.0.0.1:", "http://0.0.0.0:")), (
+            line,
+            process.stderr and process.stderr.read(),
+        )
         yield line.split()[0], process
     finally:
         process.kill()
@@ -108,7 +111,7 @@ def events(content: bytes) -> list[dict[str, Any]]:
 
 @contextmanager
 def in_this_process(subject: ServedNetwork) -> Iterator[Server]:
-    found = Server(subject, port=0, examples=None)
+    found = Server(subject, port=0)
     thread = threading.Thread(target=found.serve_forever)
     thread.start()
     try:

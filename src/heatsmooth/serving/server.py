@@ -6,6 +6,7 @@ import socket
 import threading
 
 import uvicorn
+from starlette.applications import Starlette
 
 from heatsmooth.data import ImageSet
 from heatsmooth.errors import InputError
@@ -47,8 +48,8 @@ class Server:
         except BaseException:
             self._socket.close()
             raise
-        app = application(self.site, host=host, url=self.url, token=token)
-        self._uvicorn = _Uvicorn(self.site, _configuration(app))
+        self.app = application(self.site, host=host, url=self.url, token=token)
+        self._uvicorn = _Uvicorn(self.site, _configuration(self.app))
 
     @property
     def url(self) -> str:
@@ -60,6 +61,11 @@ class Server:
     def exposed(self) -> bool:
         """Whether other machines can reach it."""
         return not is_loopback(self.host)
+
+    @property
+    def connections(self) -> int:
+        """Current number of connections."""
+        return len(self._uvicorn.server_state.connections)
 
     def serve_forever(self) -> None:
         """Serve until ``shutdown``, or until a signal; then SIGINT or SIGTERM takes its usual effect."""
@@ -93,10 +99,10 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _configuration(app: object) -> uvicorn.Config:
+def _configuration(app: Starlette) -> uvicorn.Config:
     """One process without logs, lifespan, WebSockets or trust in the headers of proxies."""
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         http=Connection,
         loop="asyncio",
         ws="none",

@@ -82,11 +82,10 @@ class ServedNetwork:
     """The deterministic radius, if the network is Lipschitz by construction."""
 
     def __post_init__(self) -> None:
-        known = self.sigma if self.calibration is None else self.calibration.sigma
-        require(
-            self.sigma is None or known == self.sigma,
-            f"`sigma`: expected {known:g}, that of the calibration, got {self.sigma:g}; use {known:g}",
-        )
+        if self.sigma is not None and self.calibration is not None:
+            known = self.calibration.sigma
+            line = f"`sigma`: expected {known:g}, that of the calibration, got {self.sigma:g}; use {known:g}"
+            require(known == self.sigma, line)
         proven = self.settings is None or is_lipschitz(self.model)
         self.proof = DeterministicRadius(self.model) if proven else None
         noise = torch.randn(CHUNK, *self.shape, generator=torch.Generator().manual_seed(0))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heatsmooth.data import as_unit_interval
 from heatsmooth.data.folder import read_image
-from heatsmooth.errors import InputError
+from heatsmooth.errors import InputError, require
 from heatsmooth.serving.limits import BATCH, MOST_BYTES
 from heatsmooth.serving.site import Site
 
@@ -56,10 +56,13 @@ async def _files(request: Request) -> list[tuple[str, bytes]]:
         form = await _Form(request.headers, _bounded(request), max_files=BATCH, max_fields=0).parse()
     except MultiPartException as error:
         raise InputError(f"expected a form of 1 to {BATCH} files, got: {error.message} Send others") from None
-    files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
-    if not files:
-        raise InputError(f"expected a form of 1 to {BATCH} files, got none; send images=@FILE")
-    return [((file.filename or "image")[:LONGEST_NAME], await file.read()) for file in files]
+    try:
+        files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
+        contents = [((file.filename or "image")[:LONGEST_NAME], await file.read()) for file in files]
+    finally:
+        await form.close()
+    require(bool(contents), f"expected a form of 1 to {BATCH} files, got none; send images=@FILE")
+    return contents
 
 
 async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
