@@ -259,7 +259,7 @@
       at("adversarial").src = event.image;
       at("difference").src = event.difference;
       at("clean-says").textContent = `one pass: ${name(event.before)}`;
-      at("difference-says").textContent = `difference, ${event.amplified.toPrecision(2)}×, distance ${event.distance.toFixed(4)}`;
+      at("difference-says").textContent = `difference, ${event.amplified < 10 ? event.amplified.toPrecision(2) : Math.round(event.amplified)}×, distance ${event.distance.toFixed(4)}`;
       at("adversarial-says").textContent = `one pass: ${name(event.class)} (${percent(event.probability)})`;
       at("findings").replaceChildren();
       finding(event.success ? "bad" : "", event.success
