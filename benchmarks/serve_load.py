@@ -153,7 +153,7 @@ def server(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     from heatsmooth.models import NetworkSpec, build, save
 
     save(build(NetworkSpec("tiny", 10, 1)), folder / "tiny.safetensors")
-    words = ["serve", "--from", str(folder / "tiny.safetensors"), "--sigma", "0.25", "--n", "200", "--image-size", "28"]
+    words = ["serve", "--from", str(folder / "tiny.safetensors"), "--sigma", "0.25", "--n", "100", "--image-size", "12"]
     command = [sys.executable, "-m", "heatsmooth", *words, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -301,21 +301,33 @@ def test_it_stops_when_asked(model: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_commands_of_the_page_about_it(in_tmp: Path) -> None:
+def test_the_commands_of_the_page_about_it(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[1] / "docs/serve.md").read_text()
     commands = [
         shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", page, re.S) for line in block.splitlines()
     ]
-    train, serve, certify, attack = commands
+    _, train, serve, predict, certify, attack, watch, token, exposed, build, docker = commands
     assert run([*train[1:], "--quiet"]) == 0
     assert serve[:2] == ["heatsmooth", "serve"]
     with serving(None, *serve[2:], "--n", "200") as (url, _):
         assert ask(url, "/examples/9.png")[0] == 200, "the embedded images, as the network knows them"
         Path("image.png").write_bytes(picture())
-        for command, last in ((certify, "done"), (attack, "average")):
+        for command, words in (
+            (predict, b'{"predictions":[{'),
+            (certify, b'{"certificates":[{"image":"image.png","average":'),
+            (attack, b'{"attacks":[{'),
+            (watch, b"event: image\ndata: {"),
+        ):
             used = [part.replace("http://127.0.0.1:8000/", url) for part in command]
             done = subprocess.run(used, capture_output=True, check=True)
-            assert events(done.stdout)[-1]["kind"] == last
+            assert done.stdout.startswith(words)
+    Path(token[-1]).write_text("0123456789abcdef" * 2)
+    assert token[:4] == ["openssl", "rand", "-hex", "16"]
+    monkeypatch.setattr(Server, "serve_forever", lambda _: None)
+    assert run([*exposed[1:], "--port", "0"]) == 0
+    assert build == ["docker", "build", "--tag", "heatsmooth", "."]
+    assert docker[docker.index("heatsmooth") :] == ["heatsmooth", *serve[-2:]], "what follows goes to heatsmooth serve"
+    assert any(part.endswith("/runs/noisy:/model:ro") for part in docker)
 
 
 def test_others_are_let_in_only_on_demand(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,7 +176,8 @@
     title.textContent = item.message ? "refused" : seen ? name(item.onePass) : "…";
     const radius = (value) => value ? value.toFixed(4) : "none", lines = [];
     if (seen && seen.deterministic) lines.push(`Proven: ${radius(seen.deterministic.radius)}`);
-    if (item.n) lines.push(`Certified: ${radius(item.abstain ? 0 : item.radius)}${ended(item) ? "" : " …"}`);
+    const other = item.class === item.onePass ? "" : ` for ${name(item.class)}`;
+    if (item.n) lines.push(`Certified${other}: ${radius(item.abstain ? 0 : item.radius)}${ended(item) ? "" : " …"}`);
     claims.textContent = item.message ? item.file.name || "an image" : lines.join(" · ");
     item.tile.setAttribute("aria-pressed", String(item === current));
   }
