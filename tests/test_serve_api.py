@@ -265,7 +265,7 @@ def test_hostile_forms_are_refused_in_one_line(subject: ServedNetwork, monkeypat
         for body, kind, status, words in (
             (many, headers, 400, "expected a form of 1 to 32 files, got: Too many files"),
             (bad, headers, 400, "file 2: expected a readable image"),
-            (b"--x--\r\n", headers, 400, "expected a form of 1 to 32 files, got none"),
+            (b"--x--\r\n", headers, 400, "expected a form of 1 to 32 files, got"),
             (b"garbage", headers, 400, "expected a form of 1 to 32 files"),
             (image, {"Content-Type": "multipart/form-data"}, 400, "expected a form of 1 to 32 files"),
             (bad.replace(b'; filename="0.png"', b""), headers, 400, "expected a form of 1 to 32 files"),

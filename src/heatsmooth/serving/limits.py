@@ -81,7 +81,8 @@ class Rate:
         known = self._clients.events
         if len(known) >= self.MOST:
             for key in list(known)[: self.MOST // 2]:
-                self._clients.clear(key)
+                with self._clients.locks[key]:  # the storage removes old entries in a thread of its own
+                    self._clients.clear(key)
         if self._window.hit(self._limit, client, cost=images):
             return 0.0
         return max(0.01, self._window.get_window_stats(self._limit, client).reset_time - time.time())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
+from python_multipart.exceptions import FormParserError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -56,6 +57,8 @@ async def _files(request: Request) -> list[tuple[str, bytes]]:
         form = await _Form(request.headers, _bounded(request), max_files=BATCH, max_fields=0).parse()
     except MultiPartException as error:
         raise InputError(f"expected a form of 1 to {BATCH} files, got: {error.message} Send others") from None
+    except FormParserError:
+        raise InputError(f"expected a form of 1 to {BATCH} files, got a broken one; send images=@FILE") from None
     try:
         files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
         contents = [((file.filename or "image")[:LONGEST_NAME], await file.read()) for file in files]
