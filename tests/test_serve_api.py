@@ -24,7 +24,7 @@ import torch
 from heatsmooth.certification.settings import Settings
 from heatsmooth.commands.line import run
 from heatsmooth.models import Classifier, NetworkSpec, build, save
-from heatsmooth.serving import ServedNetwork, Server, connection, events, uploads
+from heatsmooth.serving import ServedNetwork, Server, connection, events, site, uploads
 from heatsmooth.serving.limits import Rate
 from heatsmooth.serving.openapi import ATTACKED, OPERATIONS, STREAMED
 from tests.conftest import Linear
@@ -277,13 +277,17 @@ def test_hostile_forms_are_refused_in_one_line(subject: ServedNetwork, monkeypat
         connection_.request("POST", "/api/predict", iter([bytes(1000)] * 300), {}, encode_chunked=True)
         assert connection_.getresponse().status == 413, "no length was announced, and it is counted all the same"
         connection_.close()
-        server.site.rate = Rate(3, 1000)
+        server.site.rate = Rate(4, 1000)
         two, _ = form(image, image)
         spoofed = {"X-Forwarded-For": "10.1.2.3", "Forwarded": "for=10.1.2.3"}
         assert ask(server.url, "/api/predict", two, **headers)[0] == 200
-        assert ask(server.url, "/api/predict", two, **headers, **spoofed)[0] == 429, "each image of a form counts"
+        assert ask(server.url, "/api/predict", form(image, image, image)[0], **headers, **spoofed)[0] == 429, (
+            "each counts"
+        )
         assert ask(server.url, "/api/predict")[0] == 405
         assert server.site._uploading == 0
+        monkeypatch.setattr(site, "UPLOADED", len(image) - 1)
+        assert ask(server.url, "/api/predict", image)[0] == 503, "uploads share the memory"
 
 
 def test_slow_and_many_connections_are_cut(subject: ServedNetwork, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ MOST_BYTES = 10_000_000
 """Largest upload."""
 BATCH = 32
 """Most images of one request."""
-STUDIES, UPLOADS = 256, 64
-"""Most studies, and most uploads in memory, at a time."""
+STUDIES = 256
+"""Most studies at a time."""
+UPLOADED = 64 * MOST_BYTES
+"""Most bytes of uploads in memory at a time."""
 BURST, SECONDS = 100, 50
 """Most images of one client in any so many seconds."""
 

@@ -9,7 +9,7 @@ import torch
 from starlette.exceptions import HTTPException
 
 from heatsmooth.data import ImageSet
-from heatsmooth.serving.limits import BURST, SECONDS, STUDIES, UPLOADS, Rate
+from heatsmooth.serving.limits import BURST, SECONDS, STUDIES, UPLOADED, Rate
 from heatsmooth.serving.metrics import Metrics
 from heatsmooth.serving.page import Page, api_page, page
 from heatsmooth.serving.studies import ServedNetwork, png_bytes
@@ -43,16 +43,16 @@ class Site:
         self.metrics.images.inc(images)
 
     @contextmanager
-    def uploading(self) -> Iterator[None]:
-        """While an upload is in memory; ``BusyError`` if there are too many, or if no study could start."""
+    def uploading(self, size: int) -> Iterator[None]:
+        """While an upload of ``size`` bytes is in memory; ``BusyError`` if all are too many, or no study could start."""
         self.worker.check_room()
-        if self._uploading >= UPLOADS:
+        if self._uploading + size > UPLOADED:
             raise BusyError
-        self._uploading += 1
+        self._uploading += size
         try:
             yield
         finally:
-            self._uploading -= 1
+            self._uploading -= size
 
 
 def _pictures(examples: ImageSet | None) -> dict[str, bytes]:

@@ -39,10 +39,11 @@ async def read_uploads(request: Request, site: Site) -> list[Upload]:
     """The images, in the order of the files; the body is read only if the client may send it and a study can start."""
     assert request.client is not None
     site.count(request.client.host, 1)
-    with site.uploading():
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > MOST_BYTES:
-            _refuse_size()
+    length = request.headers.get("content-length", "")
+    size = int(length) if length.isdecimal() else MOST_BYTES
+    if size > MOST_BYTES:
+        _refuse_size()
+    with site.uploading(size):
         files = await _files(request)
         site.count(request.client.host, len(files) - 1)
         site.worker.check_room(len(files))
