@@ -387,7 +387,7 @@ def test_what_is_missing_is_said_in_one_line(
 def test_little_http_is_written_by_hand() -> None:
     """Lines of code about connections, bytes and time limits; the rest is uvicorn's and Starlette's."""
     text = (ROOT / "src/heatsmooth/serving/connection.py").read_text()
-    assert len(text.splitlines()) <= 65
+    assert len([line for line in text.splitlines() if line.strip()]) <= 60
     for path in sorted((ROOT / "src/heatsmooth/serving").glob("*.py")):
         if path.name != "connection.py":
             assert not re.search(r"import h11|http\.server|HTTP/1|\.recv\(|\.sendall\(", path.read_text()), path
