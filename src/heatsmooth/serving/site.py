@@ -44,7 +44,7 @@ class Site:
 
     @contextmanager
     def uploading(self, size: int) -> Iterator[None]:
-        """While so many bytes of an upload are in memory; ``BusyError`` if there is no room for them, or for a study."""
+        """While ``size`` bytes of an upload are in memory; ``BusyError`` without room for them, or for a study."""
         self.worker.check_room()
         if self._uploading + size > UPLOADED:
             raise BusyError
