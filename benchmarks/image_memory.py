@@ -78,18 +78,17 @@ def serving(_: Path) -> Callable[[Path], str]:
 
     from heatsmooth.certification.settings import Settings
     from heatsmooth.serving import ServedNetwork, Server
-    from heatsmooth.serving.limits import TokenBuckets
+    from heatsmooth.serving.limits import Rate
 
     model = nn.Sequential(nn.AvgPool2d(112), nn.Flatten()).eval()
-    site = Server(
+    server = Server(
         ServedNetwork(model, Settings(0.25, n=50, n0=50, alpha=0.1), seed=0, shape=(3, 224, 224)), port=0, examples=None
     )
-    site.rate = TokenBuckets(rate=1e9, burst=10**9)
-    threading.Thread(target=site.serve_forever, daemon=True).start()
-    address = site.server_address
+    server.site.rate = Rate(10**9, 1)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def send(content: bytes) -> str:
-        connection = http.client.HTTPConnection(str(address[0]), int(address[1]), timeout=100)
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=100)
         connection.request("POST", "/certify", content)
         answer = connection.getresponse()
         first = answer.readline().decode().strip()

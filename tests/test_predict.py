@@ -23,6 +23,7 @@ from heatsmooth.predicting import predict
 from heatsmooth.results.predictions import PredictionSettings
 from heatsmooth.results.schema import to_json
 from heatsmooth.serving import ServedNetwork
+from heatsmooth.serving.events import Seen
 from heatsmooth.serving.studies import certifying
 from tests.conftest import tiny_classifier
 
@@ -177,6 +178,9 @@ def test_one_pass_radii_need_finite_logits(networks: str, in_tmp: Path) -> None:
 def test_serve_tells_of_logits_that_are_not_finite_instead_of_a_radius(networks: str, in_tmp: Path) -> None:
     model = Network(source=Path(f"{networks}:Overflowing")).load().eval()
     subject = ServedNetwork(model, Settings(0.25, n=100, adaptive=True), seed=0, shape=(3, 16, 16))
-    assert next(certifying(subject, torch.zeros(3, 16, 16), 0))["l_bound"]["radius"] > 0  # type: ignore[index]
+    seen = next(certifying(subject, torch.zeros(3, 16, 16), 0))
+    assert isinstance(seen, Seen)
+    assert seen.l_bound is not None
+    assert seen.l_bound.radius > 0
     with pytest.raises(InputError, match="expected finite logits, got NaN or infinity"):
         next(certifying(subject, torch.ones(3, 16, 16), 0))

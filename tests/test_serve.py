@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,9 +31,10 @@ from heatsmooth.commands.inputs import Network
 from heatsmooth.commands.line import run
 from heatsmooth.commands.serve import Serve
 from heatsmooth.models import save
-from heatsmooth.serving import ServedNetwork, Server, server
-from heatsmooth.serving.limits import TokenBuckets
-from heatsmooth.serving.worker import Event, Study
+from heatsmooth.serving import ServedNetwork, Server, connection, site
+from heatsmooth.serving.events import Done, Event
+from heatsmooth.serving.limits import Rate
+from heatsmooth.serving.worker import Study
 from tests.conftest import Linear, tiny_classifier
 from tests.faults.bombs import png
 
@@ -70,7 +73,10 @@ def serving(model: Path | None, *options: str) -> Iterator[tuple[str, "subproces
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("http://127.0.0.1:"), (line, process.stderr and process.stderr.read())
+        assert line.startswith(("http://127.0.0.1:", "http://0.0.0.0:")), (
+            line,
+            process.stderr and process.stderr.read(),
+        )
         yield line.split()[0], process
     finally:
         process.kill()
@@ -99,14 +105,14 @@ def ask(url: str, path: str = "/", body: bytes | None = None, **headers: str) ->
     return found
 
 
-def events(content: bytes) -> list[Event]:
+def events(content: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
 @contextmanager
 def in_this_process(subject: ServedNetwork) -> Iterator[Server]:
-    found = Server(subject, port=0, examples=None)
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
+    found = Server(subject, port=0)
+    thread = threading.Thread(target=found.serve_forever)
     thread.start()
     try:
         yield found
@@ -157,8 +163,9 @@ def test_modes_are_converted(url: str) -> None:
         ),
         ("/certify", png(7_000, 7_200), {}, 400, "at most 50,000,000 pixels"),
         ("/certify", bytes(10_000_001), {}, 413, "at most 10 MB"),
-        ("/certify", b"x", {"Content-Length": "9" * 30}, 413, "at most 10 MB"),
-        ("/certify", b"x", {"Content-Length": "-1"}, 411, "number"),
+        ("/certify", b"x", {"Content-Length": "9" * 18}, 413, "at most 10 MB"),
+        ("/certify", b"x", {"Content-Length": "9" * 30}, 400, "expected a valid HTTP request"),
+        ("/certify", b"x", {"Content-Length": "-1"}, 400, "expected a valid HTTP request"),
         ("/attack?eps=nan", picture(), {}, 400, "eps: expected a distance"),
         ("/attack?eps=1e9", picture(), {}, 400, "eps: expected a distance"),
         ("/attack", picture(), {}, 400, "eps: expected a distance"),
@@ -169,7 +176,7 @@ def test_modes_are_converted(url: str) -> None:
         ("/certify", picture(), {"Origin": "http://evil.example"}, 403, "another site"),
         ("/certify", picture(), {"Sec-Fetch-Site": "cross-site"}, 403, "another site"),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_what_it_refuses_it_says_in_one_line(
     url: str, path: str, body: bytes | None, headers: dict[str, str], status: int, words: str
@@ -219,34 +226,37 @@ def test_fifty_at_once(url: str) -> None:
 
 
 def test_too_much_is_refused_and_then_it_goes_on(subject: ServedNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "STUDIES", 1)
+    monkeypatch.setattr(site, "STUDIES", 1)
     with in_this_process(subject) as found:
         gate = threading.Event()
 
         def waiting(_: int) -> Study:
             gate.wait()
-            yield {"kind": "done"}
+            yield Done(samples=7)
 
-        task = found.worker.submit(waiting)
+        told: SimpleQueue[Event | None] = SimpleQueue()
+        found.site.worker.submit(waiting, told.put)
         status, line, headers = ask(found.url, "/certify", picture())
         assert (status, headers["retry-after"]) == (503, "5")
         assert line == b"too many images in progress; try again in a few seconds\n"
         gate.set()
-        assert task.event(10) == {"kind": "done"}
-        assert task.event(10) is None
-        while found.worker.present:
+        assert told.get(timeout=10) == Done(samples=7)
+        assert told.get(timeout=10) is None
+        while found.site.worker.present:
             time.sleep(0.01)
         assert ask(found.url, "/certify", picture())[0] == 200
-        found.rate = TokenBuckets(rate=0.1, burst=1)
+        found.site.rate = Rate(1, 1000)
         assert ask(found.url, "/certify", picture())[0] == 200
         status, line, headers = ask(found.url, "/certify", picture())
-        assert (status, headers["retry-after"], line) == (429, "10", b"too many images; try again in 10 s\n")
+        assert status == 429
+        assert 900 < int(headers["retry-after"]) <= 1000
+        assert line.decode() == f"too many images; try again in {headers['retry-after']} s\n"
         assert ask(found.url)[0] == 200, "the page itself is free"
 
 
 def test_slow_clients_are_left(subject: ServedNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "READING", 0.3)
-    with in_this_process(subject) as found, socket.create_connection(("127.0.0.1", found.server_address[1])) as client:
+    monkeypatch.setattr(connection, "READING", 0.3)
+    with in_this_process(subject) as found, socket.create_connection(("127.0.0.1", found.port)) as client:
         client.sendall(b"POST /certify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n")
         with pytest.raises(ConnectionError):
             drip(client)
@@ -265,11 +275,11 @@ def test_who_leaves_stops_the_work(subject: ServedNetwork) -> None:
         connection.request("POST", "/certify", picture())
         answer = connection.getresponse()
         assert json.loads(answer.readline())["kind"] == "image"
-        assert found.worker.present == 1
+        assert found.site.worker.present == 1
         answer.close()
         connection.close()
         end = time.monotonic() + 10
-        while found.worker.present:
+        while found.site.worker.present:
             assert time.monotonic() < end
             time.sleep(0.01)
 
@@ -291,21 +301,33 @@ def test_it_stops_when_asked(model: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_commands_of_the_page_about_it(in_tmp: Path) -> None:
+def test_the_commands_of_the_page_about_it(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[1] / "docs/serve.md").read_text()
     commands = [
         shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", page, re.S) for line in block.splitlines()
     ]
-    train, serve, certify, attack = commands
+    _, train, serve, predict, certify, attack, watch, token, exposed, build, docker = commands
     assert run([*train[1:], "--quiet"]) == 0
     assert serve[:2] == ["heatsmooth", "serve"]
     with serving(None, *serve[2:], "--n", "200") as (url, _):
         assert ask(url, "/examples/9.png")[0] == 200, "the embedded images, as the network knows them"
         Path("image.png").write_bytes(picture())
-        for command, last in ((certify, "done"), (attack, "average")):
+        for command, words in (
+            (predict, b'{"predictions":[{'),
+            (certify, b'{"certificates":[{"image":"image.png","average":'),
+            (attack, b'{"attacks":[{'),
+            (watch, b"event: image\ndata: {"),
+        ):
             used = [part.replace("http://127.0.0.1:8000/", url) for part in command]
             done = subprocess.run(used, capture_output=True, check=True)
-            assert events(done.stdout)[-1]["kind"] == last
+            assert done.stdout.startswith(words)
+    Path(token[-1]).write_text("0123456789abcdef" * 2)
+    assert token[:4] == ["openssl", "rand", "-hex", "16"]
+    monkeypatch.setattr(Server, "serve_forever", lambda _: None)
+    assert run([*exposed[1:], "--port", "0"]) == 0
+    assert build == ["docker", "build", "--tag", "heatsmooth", "."]
+    assert docker[docker.index("heatsmooth") :] == ["heatsmooth", *serve[-2:]], "what follows goes to heatsmooth serve"
+    assert any(part.endswith("/runs/noisy:/model:ro") for part in docker)
 
 
 def test_others_are_let_in_only_on_demand(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

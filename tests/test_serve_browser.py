@@ -4,6 +4,7 @@ With HEATSMOOTH_SCREENSHOTS=DIR, the pages are saved there.
 """
 
 import base64
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ import torch
 
 from heatsmooth.data import load_images
 from heatsmooth.models import save
+from heatsmooth.serving import ServedNetwork
 from heatsmooth.serving.studies import png_bytes
 from tests.browser import CHROMIUM, SELF_CHECK, Browser
 from tests.conftest import tiny_classifier
-from tests.test_serve import picture, serving
+from tests.test_serve import in_this_process, picture, serving
+from tests.test_serve_api import lipschitz
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
@@ -40,11 +43,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def drop(browser: Browser, content: bytes, name: str = "image.png") -> None:
     """Let go of a file over the page."""
+    drop_all(browser, [(name, content)])
+
+
+def drop_all(browser: Browser, files: list[tuple[str, bytes]]) -> None:
+    """Let go of files over the page."""
+    given = json.dumps([[name, base64.b64encode(content).decode()] for name, content in files])
     browser.evaluate(
         f"""(() => {{
-          const bytes = Uint8Array.from(atob("{base64.b64encode(content).decode()}"), (c) => c.charCodeAt(0));
           const dataTransfer = new DataTransfer();
-          dataTransfer.items.add(new File([bytes], "{name}"));
+          for (const [name, content] of {given})
+            dataTransfer.items.add(new File([Uint8Array.from(atob(content), (c) => c.charCodeAt(0))], name));
           for (const kind of ["dragenter", "dragover", "drop"])
             document.getElementById("drop").dispatchEvent(new DragEvent(kind, {{ dataTransfer, bubbles: true }}));
         }})()"""
@@ -62,6 +71,12 @@ def until(browser: Browser, condition: str, seconds: float = 30) -> Any:
 def text(browser: Browser, where: str) -> str:
     found: str = browser.evaluate(f"document.getElementById('{where}').innerText")
     return found
+
+
+def photograph(browser: Browser, name: str) -> None:
+    if folder := os.environ.get("HEATSMOOTH_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        browser.save(Path(folder) / name)
 
 
 DONE = "document.getElementById('state').textContent.startsWith('Done')"
@@ -103,9 +118,7 @@ def test_an_image_is_dropped_certified_and_attacked(browser: Browser, url: str, 
     drawn = browser.evaluate(SELF_CHECK)
     assert drawn["wrong"] == []
     assert (max(map(int, drawn["ground"][4:-1].split(","))) < 60) == (scheme == "dark")
-    if folder := os.environ.get("HEATSMOOTH_SCREENSHOTS"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        browser.save(Path(folder) / f"serve-{width}-{scheme}.png")
+    photograph(browser, f"serve-{width}-{scheme}.png")
     assert browser.errors == []
     assert [address for address in browser.requests if not address.startswith((url, "data:"))] == []
 
@@ -158,3 +171,57 @@ def test_a_server_that_went_away_is_told(browser: Browser, tmp_path: Path) -> No
         assert text(browser, "message") == "the server was stopped"
         drop(browser, picture())
         until(browser, "document.getElementById('message').innerText.includes('does not answer')")
+
+
+TILES = "[...document.querySelectorAll('.tile-of')].map((tile) => tile.innerText)"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_several_images_at_once(browser: Browser, url: str, width: int, scheme: str) -> None:
+    browser.open(url, width, scheme)
+    pixels = load_images("fashion-mini").raw(torch.arange(4)).permute(0, 2, 3, 1).numpy()
+    files = [(f"{number}.png", png_bytes(image)) for number, image in enumerate(pixels)]
+    drop_all(browser, [*files, ("notes.txt", b"this is no image")])
+    until(
+        browser,
+        f"{TILES}.every((text) => text.includes('Certified') && !text.includes('…') || text.includes('refused'))",
+    )
+    tiles = browser.evaluate(TILES)
+    assert [tile.split()[0] for tile in tiles][4] == "refused"
+    assert len(tiles) == 5
+    assert text(browser, "state").startswith("Done"), "the first one is shown"
+    first = browser.evaluate("document.getElementById('seen').src")
+    browser.evaluate("document.querySelectorAll('.tile-of')[2].click()")
+    assert browser.evaluate("document.getElementById('seen').src") != first
+    assert text(browser, "radius") in browser.evaluate(TILES)[2]
+    assert browser.evaluate(SELF_CHECK)["wrong"] == []
+    photograph(browser, f"several-{width}-{scheme}.png")
+    browser.evaluate("document.querySelectorAll('.tile-of')[4].click()")
+    assert text(browser, "message").startswith("notes.txt: the file: expected a readable image")
+    drop(browser, files[0][1])
+    until(browser, DONE)
+    assert browser.evaluate("document.getElementById('images').hidden") is True
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_proven_radius_is_shown_at_once(browser: Browser, width: int, scheme: str) -> None:
+    with in_this_process(ServedNetwork(lipschitz(), None, seed=0, shape=(1, 28, 28))) as server:
+        browser.open(server.url, width, scheme)
+        drop(browser, picture())
+        until(browser, "!document.getElementById('results').hidden")
+        assert float(text(browser, "proven")) > 0
+        assert "Within this distance the network says" in text(browser, "proven-verdict")
+        assert browser.evaluate("document.getElementById('copies')") is None
+        browser.evaluate("document.getElementById('to-radius').click()")
+        browser.evaluate("document.querySelector('#attacking .main').click()")
+        until(browser, "document.querySelectorAll('#findings li').length === 2")
+        assert "side the proven radius" in text(browser, "findings")
+        assert browser.evaluate("document.getElementById('attack-message').hidden") is True
+        assert browser.evaluate(SELF_CHECK)["wrong"] == []
+        photograph(browser, f"proven-{width}-{scheme}.png")
+        assert browser.errors == []
+        browser.open(f"{server.url}api", width, scheme)
+        assert browser.evaluate(SELF_CHECK)["wrong"] == []
+        photograph(browser, f"api-{width}-{scheme}.png")
+        assert browser.errors == []
+        assert [address for address in browser.requests if not address.startswith((server.url, "data:"))] == []

@@ -2,10 +2,13 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -15,9 +18,10 @@ from heatsmooth.certification.sampling import CHUNK, Ask, Job, Sampler, Tally
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError
 from heatsmooth.serving import ServedNetwork
-from heatsmooth.serving.limits import TokenBuckets, is_own_name
+from heatsmooth.serving.events import Done, Event, Failed, Waiting
+from heatsmooth.serving.limits import Rate, is_own_name
 from heatsmooth.serving.studies import TURN, attacking, certifying
-from heatsmooth.serving.worker import BusyError, Event, Study, Worker
+from heatsmooth.serving.worker import BusyError, Study, Task, Worker
 from tests.conftest import Linear
 
 
@@ -31,9 +35,9 @@ def subject(linear: Linear) -> ServedNetwork:
     return ServedNetwork(linear.eval(), settings, seed=3, shape=(1, 4, 4))
 
 
-def played(study: Study, sampler: Sampler) -> list[Event]:
-    """The events of a study, each draw at once."""
-    found: list[Event] = []
+def played(study: Study, sampler: Sampler | None) -> list[dict[str, Any]]:
+    """The events of a study as JSON, each draw at once."""
+    found: list[dict[str, Any]] = []
     answer = None
     while True:
         try:
@@ -41,9 +45,10 @@ def played(study: Study, sampler: Sampler) -> list[Event]:
         except StopIteration:
             return found
         answer = None
-        if isinstance(wanted, dict):
-            found.append(wanted)
+        if isinstance(wanted, Event):
+            found.append(msgspec.to_builtins(wanted))
         else:
+            assert sampler is not None
             ((_, answer),) = sampler.run([wanted])
 
 
@@ -84,12 +89,22 @@ def test_an_attack_tells_of_network_and_average(subject: ServedNetwork) -> None:
 def test_a_calibrated_radius_is_shown_with_its_basis(subject: ServedNetwork) -> None:
     known = Calibration(((0.999, 0.125),), classes=5, epsilon=0.05, alpha=0.001, sigma=0.25, fitted=10, corrected=20)
     calibrated = replace(subject, calibration=known)
-    first = next(certifying(calibrated, an_image(), 0))
-    assert isinstance(first, dict)
+    first = msgspec.to_builtins(next(certifying(calibrated, an_image(), 0)))
     assert first["calibrated"] == {"radius": 0.125, "subject": "average", "basis": str(known.basis)}
     assert first["l_bound"]["subject"] == "network"
     with pytest.raises(InputError, match=r"`sigma`: expected 0.25, that of the calibration, got 0.5"):
         replace(calibrated, settings=Settings(0.5, adaptive=True))
+
+
+class Heard:
+    """A task, and what it tells."""
+
+    def __init__(self, worker: Worker, start: Callable[[int], Study]) -> None:
+        self._told: SimpleQueue[Event | None] = SimpleQueue()
+        self.task: Task = worker.submit(start, self._told.put)
+
+    def event(self, patience: float) -> Event | None:
+        return self._told.get(timeout=patience)
 
 
 def test_visitors_take_turns(subject: ServedNetwork) -> None:
@@ -103,16 +118,17 @@ def test_visitors_take_turns(subject: ServedNetwork) -> None:
         for _ in range(turns):
             yield Job(number, an_image(), _once(CHUNK), tallies)
             order.append(name)
-        yield {"drawn": tallies["draws"].n}
+        yield Done(samples=tallies["draws"].n)
 
-    long = worker.submit(lambda number: study("long", 20, number))
-    short = worker.submit(lambda number: study("short", 5, number))
+    long = Heard(worker, lambda number: study("long", 20, number))
+    short = Heard(worker, lambda number: study("short", 5, number))
     with pytest.raises(BusyError):
-        worker.submit(lambda number: study("refused", 1, number))
+        Heard(worker, lambda number: study("refused", 1, number))
     gate.set()
-    assert long.event(20) == {"drawn": 20 * CHUNK}
+    assert long.event(20) == Done(samples=20 * CHUNK)
     assert long.event(20) is None
-    assert short.event(20) == {"drawn": 5 * CHUNK}
+    assert short.event(20) == Done(samples=5 * CHUNK)
+    assert worker.samples == 25 * CHUNK
     assert "".join(name[0] for name in order[:10]).count("s") == 5, "every other turn"
     worker.close()
     with pytest.raises(BusyError):
@@ -133,27 +149,27 @@ def test_who_leaves_makes_room_and_errors_are_told(subject: ServedNetwork, capsy
             yield Job(number, an_image(), _once(CHUNK), tallies)
 
     def failing(error: Exception) -> Study:
-        yield {"kind": "fine"}
+        yield Waiting(present=1)
         raise error
 
-    worker.submit(forever).cancelled = True
+    Heard(worker, forever).task.cancelled = True
     for error, told in (
         (InputError("expected a, got b"), "expected a, got b"),
         (KeyError("secret"), "the server fail"),
     ):
         while worker.present:
             time.sleep(0.01)
-        task = worker.submit(lambda _, error=error: failing(error))  # type: ignore[misc]
+        task = Heard(worker, lambda _, error=error: failing(error))  # type: ignore[misc]
         found = [task.event(20) for _ in range(3)]
-        assert found[1] is not None
-        assert found[1]["message"].startswith(told)
+        assert isinstance(found[1], Failed)
+        assert found[1].message.startswith(told)
         assert found[2] is None
     assert "KeyError" in capsys.readouterr().err
     while worker.present:
         time.sleep(0.01)
-    task = worker.submit(forever)
+    task = Heard(worker, forever)
     worker.close()
-    assert task.event(20) == {"kind": "error", "message": "the server was stopped"}
+    assert task.event(20) == Failed(message="the server was stopped")
 
 
 @pytest.mark.parametrize(
@@ -178,13 +194,18 @@ def test_only_its_own_names_are_answered(host: str | None, bound: str, own: bool
     assert is_own_name(host, bound) is own
 
 
-def test_a_client_has_so_many_tokens() -> None:
-    now = 0.0
-    buckets = TokenBuckets(rate=2, burst=3, clock=lambda: now)
-    assert [buckets.wait("a") for _ in range(4)] == [0, 0, 0, 0.5]
-    assert buckets.wait("b") == 0
-    now = 0.5
-    assert [buckets.wait("a") for _ in range(2)] == [0, 0.5]
-    for number in range(3 * TokenBuckets.MOST):
-        buckets.wait(str(number))
-    assert len(buckets._known) <= TokenBuckets.MOST
+def test_a_client_has_so_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    rate = Rate(3, 10)
+    assert [rate.wait("a") for _ in range(4)] == [0, 0, 0, 10]
+    assert rate.wait("b", images=2) == 0
+    assert rate.wait("b", images=2) == 10
+    assert rate.wait("b", images=1) == 0
+    now = 1004.0
+    assert rate.wait("a") == 6
+    now = 1010.5
+    assert rate.wait("a", images=3) == 0
+    for number in range(3 * Rate.MOST):
+        rate.wait(str(number))
+    assert len(rate._clients.events) <= Rate.MOST

@@ -14,11 +14,13 @@ from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from heatsmooth.serving import Server
+    from heatsmooth.data import ImageSet
+    from heatsmooth.serving import ServedNetwork, Server
 
 TOLERANCE = 0.01
 """Sampling ends when more samples would hardly add this to the radius."""
 EMBEDDED = "fashion-mini"
+SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +31,16 @@ class Serve(Command):
     """
 
     network: Network
-    sigma: float
-    """Standard deviation of the noise, in [0, 1] pixels."""
+    sigma: float | None = None
+    """Standard deviation of the noise, in [0, 1] pixels. A network made by distill needs none."""
     port: int = 8000
     """Port; 0 for any free one."""
     host: str = "127.0.0.1"
     """Address to listen at."""
     expose: bool = False
-    """Allow a --host that other machines reach: no password, no encryption."""
+    """Allow a --host that other machines reach, without encryption."""
+    token_file: Path | None = None
+    """A file with a token of at least 16 characters, which every visitor must give."""
     class_names: Path | None = None
     """A file with the name of one class per line."""
     data: str | None = None
@@ -55,19 +59,33 @@ class Serve(Command):
 
     def open(self, progress: Progress = silent) -> "Server":
         """A server for the network, bound to its address."""
-        from heatsmooth.commands.calibrated import read_calibration
-        from heatsmooth.data.folder import USUAL_SIZE
-        from heatsmooth.data.images import height_and_width
-        from heatsmooth.device import accelerator
-        from heatsmooth.serving import ServedNetwork, Server
-        from heatsmooth.serving.limits import is_loopback
-
+        try:
+            from heatsmooth.serving import Server
+            from heatsmooth.serving.limits import is_loopback
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"serve: expected starlette and uvicorn, got no {error.name}; pip install 'heatsmooth[serve]'"
+            ) from None
         require(
             self.expose or is_loopback(self.host),
             f"`host` {self.host}: expected an address of this machine alone, as 127.0.0.1, got another; "
             "add `expose` to let others use this network",
         )
-        settings = Settings(self.sigma, n=self.n, alpha=self.alpha, adaptive=True, tolerance=TOLERANCE)
+        token = None if self.token_file is None else _token(self.token_file)
+        examples, served = self._served(progress)
+        return Server(served, host=self.host, port=self.port, examples=examples, token=token)
+
+    def _served(self, progress: Progress) -> "tuple[ImageSet | None, ServedNetwork]":
+        """The examples, and the network with its settings."""
+        from heatsmooth.commands.calibrated import read_calibration
+        from heatsmooth.data.folder import USUAL_SIZE
+        from heatsmooth.data.images import height_and_width
+        from heatsmooth.device import accelerator
+        from heatsmooth.serving import ServedNetwork
+
+        settings = None
+        if self.sigma is not None:
+            settings = Settings(self.sigma, n=self.n, alpha=self.alpha, adaptive=True, tolerance=TOLERANCE)
         names = None if self.class_names is None else _lines(self.class_names)
         files = self._examples()
         examples = None if files is None else files.load(self.network.size, progress=progress)
@@ -75,7 +93,7 @@ class Serve(Command):
         classes = self.network.classes or (10 if names is None else len(names))
         model = replace(self.network, classes=classes).load(examples).to(accelerator(self.device).device)
         usual = USUAL_SIZE if examples is None else examples.size
-        served = ServedNetwork(
+        return examples, ServedNetwork(
             model,
             settings,
             seed=secrets.randbits(62),
@@ -83,7 +101,6 @@ class Serve(Command):
             class_names=names,
             calibration=read_calibration(self.network.source, model),
         )
-        return Server(served, host=self.host, port=self.port, examples=examples)
 
     def _examples(self) -> ImageFiles | None:
         """The data set of the examples: as asked, or the embedded images, if the network was trained on them."""
@@ -102,9 +119,8 @@ class Serve(Command):
         with bar(shown=progress is not silent) as opening:
             server = self.open(opening)
         if server.exposed:
-            print(
-                f"heatsmooth: warning: whoever reaches {server.url} can use this network; no password", file=sys.stderr
-            )
+            who = "whoever reaches it" if self.token_file is None else "whoever has the token"
+            print(f"heatsmooth: warning: {who} can use {server.url}; there is no encryption", file=sys.stderr)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             print(f"{server.url} (Ctrl-C ends it)", flush=True)
@@ -116,6 +132,19 @@ class Serve(Command):
 
     def show(self, result: Any) -> None:
         """Nothing is left to show."""
+
+
+def _token(file: Path) -> str:
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"`token_file` {file}: expected a token, got {error}; check the file") from None
+    require(
+        len(token) >= SHORTEST_TOKEN and token.isprintable() and " " not in token,
+        f"`token_file` {file}: expected a token of at least {SHORTEST_TOKEN} characters without spaces, got another; "
+        "write one with openssl rand -hex 16",
+    )
+    return token
 
 
 def _lines(file: Path) -> tuple[str, ...]:

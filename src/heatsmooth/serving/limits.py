@@ -2,10 +2,23 @@
 
 import ipaddress
 import socket
-import threading
 import time
-from collections.abc import Callable
 from urllib.parse import urlsplit
+
+from limits import RateLimitItemPerSecond
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+
+MOST_BYTES = 10_000_000
+"""Largest upload."""
+BATCH = 32
+"""Most images of one request."""
+STUDIES = 256
+"""Most studies at a time."""
+UPLOADED = 64 * MOST_BYTES
+"""Most bytes of uploads in memory at a time."""
+BURST, SECONDS = 100, 50
+"""Most images of one client in any so many seconds."""
 
 
 def is_loopback(host: str) -> bool:
@@ -55,29 +68,23 @@ def is_own_name(authority: str | None, bound: str) -> bool:
     return name in {"localhost", bound.lower()} or (not is_loopback(bound) and name == socket.gethostname().lower())
 
 
-class TokenBuckets:
-    """At most ``burst`` requests of a client at once, and ``rate`` per second in the long run."""
+class Rate:
+    """At most ``images`` images of a client in any ``seconds`` seconds."""
 
     MOST = 10_000
-    """Most clients remembered; those with a full bucket are forgotten first."""
+    """Most clients remembered; the older half is forgotten first."""
 
-    def __init__(self, *, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate, self._burst, self._clock = rate, burst, clock
-        self._known: dict[str, tuple[float, float]] = {}
-        self._lock = threading.Lock()
+    def __init__(self, images: int, seconds: int) -> None:
+        self._limit, self._clients = RateLimitItemPerSecond(images, seconds), MemoryStorage()
+        self._window = MovingWindowRateLimiter(self._clients)
 
-    def wait(self, client: str) -> float:
-        """0 if the request is allowed, which takes a token; otherwise the seconds until it is."""
-        with self._lock:
-            now = self._clock()
-            if len(self._known) >= self.MOST:
-                self._forget(now)
-            tokens, before = self._known.get(client, (float(self._burst), now))
-            tokens = min(self._burst, tokens + (now - before) * self._rate)
-            self._known[client] = (tokens - 1 if tokens >= 1 else tokens, now)
-            return 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-
-    def _forget(self, now: float) -> None:
-        full = self._burst / self._rate
-        recent = {client: state for client, state in self._known.items() if now - state[1] < full}
-        self._known = dict(list(recent.items())[-self.MOST // 2 :])
+    def wait(self, client: str, images: int = 1) -> float:
+        """0 if so many further images are allowed, which counts them; otherwise the seconds until one is."""
+        known = self._clients.events
+        if len(known) >= self.MOST:
+            for key in list(known)[: self.MOST // 2]:
+                with self._clients.locks[key]:  # the storage removes old entries in a thread of its own
+                    self._clients.clear(key)
+        if self._window.hit(self._limit, client, cost=images):
+            return 0.0
+        return max(0.01, self._window.get_window_stats(self._limit, client).reset_time - time.time())

@@ -6,16 +6,18 @@
   const percent = (p) => p > 0.9995 ? "> 99.9\u00a0%" : `${(100 * p).toFixed(1)}\u00a0%`;
   const count = (n) => n.toLocaleString("en");
   const SUBJECT = { network: "the network in one pass", average: "the Gaussian average" };
-  let image = null, running = null, certificate = null;
+  const TOGETHER = 3;
+  let items = [], current = null;
 
   const say = (where, text) => { if (where.textContent !== text) where.textContent = text; };
   const complain = (where, text) => { where.textContent = text; where.hidden = !text; };
 
-  /* Passes the events of a study to `tell` as they arrive; throws a one-line error if it is refused or interrupted. */
+  /* Passes the server-sent events of a study to `tell` as they arrive; throws a one-line error if it is refused or
+     interrupted. An EventSource cannot send an image, so the events are read here. */
   async function study(address, body, signal, tell) {
     let answer;
     try {
-      answer = await fetch(address, { method: "POST", body, signal });
+      answer = await fetch(address, { method: "POST", body, signal, headers: { Accept: "text/event-stream" } });
     } catch (error) {
       if (signal.aborted) return false;
       throw new Error("The server does not answer. Is it still running?");
@@ -27,10 +29,10 @@
       for (;;) {
         const { value, done } = await reader.read();
         if (done) break;
-        const lines = (rest + value).split("\n");
-        rest = lines.pop();
-        for (const line of lines) {
-          const event = JSON.parse(line);
+        const parts = (rest + value).split("\n\n");
+        rest = parts.pop();
+        for (const part of parts) {
+          const event = JSON.parse(part.slice(part.indexOf("\ndata: ") + 7));
           if (event.kind === "error") throw new Error(event.message);
           last = event.kind;
           tell(event);
@@ -40,7 +42,7 @@
       if (signal.aborted) return false;
       throw error instanceof TypeError ? new Error("The connection to the server broke off.") : error;
     }
-    if (last !== "done" && last !== "average") throw new Error("The server stopped before the end.");
+    if (last !== "done" && last !== "average" && (facts.sigma !== null || last !== "attack")) throw new Error("The server stopped before the end.");
     return true;
   }
 
@@ -89,71 +91,160 @@
   };
 
   const shown = {
-    image(event) {
+    image(item, event) {
       at("seen").src = at("clean").src = event.data;
       bars(at("top"), event.top.map(([c, p]) => [name(c), percent(p), p]));
-      const rows = [number("L-bound", event.l_bound)];
-      rows[0].lastChild.textContent += " Nothing checks this.";
-      if (event.calibrated) rows.unshift(number("Calibrated radius", event.calibrated));
+      const rows = [];
+      if (event.calibrated) rows.push(number("Calibrated radius", event.calibrated));
+      if (event.l_bound) {
+        const row = number("L-bound", event.l_bound);
+        row.lastChild.textContent += " Nothing checks this.";
+        rows.push(row);
+      }
       at("numbers").replaceChildren(...rows);
-      certificate.onePass = event.top[0][0];
+      if (event.deterministic) {
+        const radius = event.deterministic.radius;
+        at("proven").textContent = radius ? radius.toFixed(4) : "none";
+        at("proven").classList.toggle("none", !radius);
+        at("proven-verdict").textContent = radius
+          ? `Within this distance the network says “${name(item.onePass)}”.`
+          : "Nothing is proven about this image: its two best classes are too close.";
+      }
       at("results").hidden = false;
     },
-    copies(event) {
+    copies(item, event) {
       at("noisy").replaceChildren(...event.copies.map(([data, c]) => {
-        const figure = element("figure", "", c === certificate.onePass ? "" : "other");
+        const figure = element("figure", "", c === item.onePass ? "" : "other");
         figure.append(Object.assign(element("img"), { src: data, alt: "A noisy copy" }), element("figcaption", name(c)));
         return figure;
       }));
     },
-    radius(event) {
-      Object.assign(certificate, event);
-      certificate.points.push([event.n, event.radius]);
+    radius(item, event) {
       at("radius").textContent = event.abstain ? "none yet" : event.radius.toFixed(4);
       at("radius").classList.toggle("none", event.abstain);
-      const other = event.class === certificate.onePass ? "" : ` In one pass the network says “${name(certificate.onePass)}”; nothing is certified about that class.`;
+      const other = event.class === item.onePass ? "" : ` In one pass the network says “${name(item.onePass)}”; nothing is certified about that class.`;
       say(at("verdict"), (event.abstain
         ? `The samples do not yet show that the average says “${name(event.class)}”.`
         : `Within this distance the average says “${name(event.class)}”.`) + other);
       bars(at("counts"), event.counts.map(([c, k]) => [name(c), `${count(k)} of ${count(event.n)}`, k / event.n]));
       at("state").textContent = `${count(event.n)} samples`;
-      draw(certificate.points);
+      draw(item.points);
     },
-    waiting(event) {
-      at("state").textContent = event.present > 1 ? `Sharing the network with ${event.present - 1} others …` : "Computing …";
+    waiting(item, event) {
+      if (facts.sigma !== null) at("state").textContent = event.present > 1 ? `Sharing the network with ${event.present - 1} others …` : "Computing …";
     },
-    done() {
-      at("state").textContent = `Done after ${count(certificate.n)} samples.`;
-      if (certificate.abstain) say(at("verdict"), "The average abstains: the samples do not show which class is the most frequent. Nothing is certified.");
+    done(item) {
+      if (facts.sigma === null) return;
+      at("state").textContent = `Done after ${count(item.n)} samples.`;
+      if (item.abstain) say(at("verdict"), "The average abstains: the samples do not show which class is the most frequent. Nothing is certified.");
+    },
+    stopped(item) {
+      if (facts.sigma !== null) at("state").textContent = `Stopped after ${count(item.n)} samples; the radius is valid.`;
     },
   };
 
-  const finished = () => { at("stop").hidden = true; at("certificate").removeAttribute("aria-busy"); };
+  const started = (file) => ({
+    file, events: {}, points: [], abstain: true, radius: 0, n: 0, onePass: null, message: "", abort: new AbortController(), tile: null,
+  });
+  const ended = (item) => Boolean(item.message || item.events.done || item.events.stopped);
 
-  async function certify(file) {
-    if (running) running.abort();
-    complain(at("message"), "");
-    if (file.size > facts.mostBytes) {
-      complain(at("message"), `Expected at most ${facts.mostBytes / 1e6} MB, got ${(file.size / 1e6).toFixed(1)} MB; make the image smaller.`);
+  /* Keeps an event of an item, and shows it where the item is shown. */
+  function happened(item, event) {
+    item.events[event.kind] = event;
+    if (event.kind === "image") item.onePass = event.top[0][0];
+    if (event.kind === "radius") {
+      Object.assign(item, event);
+      item.points.push([event.n, event.radius]);
+    }
+    refresh(item);
+    if (item !== current) return;
+    shown[event.kind](item, event);
+    if (ended(item)) finished();
+  }
+
+  const finished = () => {
+    if (facts.sigma === null) return;
+    at("stop").hidden = true;
+    at("certificate").removeAttribute("aria-busy");
+  };
+
+  /* The short line about an item among several. */
+  function refresh(item) {
+    if (!item.tile) return;
+    const [picture, title, claims] = item.tile.querySelectorAll("img, b, small"), seen = item.events.image;
+    if (seen && picture.hidden) Object.assign(picture, { src: seen.data, hidden: false });
+    title.textContent = item.message ? "refused" : seen ? name(item.onePass) : "…";
+    const radius = (value) => value ? value.toFixed(4) : "none", lines = [];
+    if (seen && seen.deterministic) lines.push(`Proven: ${radius(seen.deterministic.radius)}`);
+    const other = item.class === item.onePass ? "" : ` for ${name(item.class)}`;
+    if (item.n) lines.push(`Certified${other}: ${radius(item.abstain ? 0 : item.radius)}${ended(item) ? "" : " …"}`);
+    claims.textContent = item.message ? item.file.name || "an image" : lines.join(" · ");
+    item.tile.setAttribute("aria-pressed", String(item === current));
+  }
+
+  /* Shows all that is known of an item in the panels. */
+  function show(item) {
+    current = item;
+    items.forEach(refresh);
+    complain(at("message"), item.message && items.length > 1 ? `${item.file.name || "An image"}: ${item.message}` : item.message);
+    complain(at("attack-message"), "");
+    at("results").hidden = at("attacked").hidden = true;
+    if (facts.sigma !== null) {
+      at("radius").textContent = "…";
+      at("verdict").textContent = at("state").textContent = "";
+      at("counts").replaceChildren();
+      at("noisy").replaceChildren();
+      draw(item.points);
+      at("stop").hidden = ended(item);
+      at("certificate").toggleAttribute("aria-busy", !ended(item));
+    }
+    ["image", "copies", "radius", "done", "stopped"].forEach((kind) => { if (item.events[kind]) shown[kind](item, item.events[kind]); });
+  }
+
+  function fail(item, message) {
+    item.message = message;
+    if (item === current) {
+      complain(at("message"), items.length > 1 ? `${item.file.name || "An image"}: ${message}` : message);
+      finished();
+    }
+    refresh(item);
+  }
+
+  async function certify(item) {
+    if (item.file.size > facts.mostBytes) {
+      fail(item, `Expected at most ${facts.mostBytes / 1e6} MB, got ${(item.file.size / 1e6).toFixed(1)} MB; make the image smaller.`);
       return;
     }
-    const mine = running = new AbortController();
-    image = file;
-    certificate = { points: [], abstain: true, radius: 0, n: 0 };
-    at("results").hidden = at("attacked").hidden = true;
-    complain(at("attack-message"), "");
-    at("radius").textContent = "…";
-    at("verdict").textContent = at("state").textContent = "";
-    at("counts").replaceChildren();
-    draw([]);
-    at("stop").hidden = false;
-    at("certificate").setAttribute("aria-busy", "true");
     try {
-      await study("/certify", file, mine.signal, (event) => { if (mine === running) shown[event.kind](event); });
+      const whole = await study("/api/certify", item.file, item.abort.signal, (event) => happened(item, event));
+      if (!whole && items.includes(item)) happened(item, { kind: "stopped" });
     } catch (error) {
-      if (mine === running) complain(at("message"), error.message);
+      fail(item, error.message);
     }
-    if (mine === running) finished();
+  }
+
+  const tile = (item) => {
+    const row = element("li"), button = Object.assign(element("button", "", "tile-of"), { type: "button" }), text = element("span");
+    text.append(element("b", "…"), element("small"));
+    button.append(Object.assign(element("img"), { alt: item.file.name || "", hidden: true }), text);
+    button.addEventListener("click", () => show(item));
+    item.tile = button;
+    row.append(button);
+    return row;
+  };
+
+  /* Certifies files, a few at a time, and shows the first of them. */
+  function take(files) {
+    items.forEach((item) => item.abort.abort());
+    const tooMany = files.length > facts.mostImages;
+    const mine = items = files.slice(0, facts.mostImages).map(started);
+    at("images").hidden = items.length < 2;
+    at("tiles").replaceChildren(...(items.length > 1 ? items.map(tile) : []));
+    show(items[0]);
+    if (tooMany) complain(at("message"), `Expected at most ${facts.mostImages} images, got ${files.length}; the others are left out.`);
+    const waiting = [...mine];
+    const next = async () => { while (mine === items && waiting.length) await certify(waiting.shift()); };
+    for (let i = 0; i < TOGETHER; i++) next();
   }
 
   const finding = (kind, text, about) => {
@@ -164,17 +255,22 @@
 
   const attacked = {
     attack(event) {
+      const certificate = current, proven = (current.events.image.deterministic || { radius: 0 }).radius;
       const inside = !certificate.abstain && event.distance <= certificate.radius;
       at("adversarial").src = event.image;
       at("difference").src = event.difference;
       at("clean-says").textContent = `one pass: ${name(event.before)}`;
-      at("difference-says").textContent = `difference, ${event.amplified.toPrecision(2)}×, distance ${event.distance.toFixed(4)}`;
+      at("difference-says").textContent = `difference, ${event.amplified < 10 ? event.amplified.toPrecision(2) : Math.round(event.amplified)}×, distance ${event.distance.toFixed(4)}`;
       at("adversarial-says").textContent = `one pass: ${name(event.class)} (${percent(event.probability)})`;
       at("findings").replaceChildren();
       finding(event.success ? "bad" : "", event.success
         ? `The network in one pass is fooled at distance ${event.distance.toFixed(4)}: “${name(event.before)}” became “${name(event.class)}”.`
         : `The attack failed: in one pass it is still “${name(event.class)}” at distance ${event.distance.toFixed(4)}.`,
       `Covers ${SUBJECT[event.subject]}. Rests on: ${event.basis}.`);
+      if (proven) finding(event.distance <= proven ? "good" : "", event.distance <= proven
+        ? `This is inside the proven radius ${proven.toFixed(4)}: the network still says “${name(event.before)}” there.`
+        : `This is outside the proven radius ${proven.toFixed(4)}: nothing is proven there.`,
+      `Covers ${SUBJECT.network}. Rests on: deterministic.`);
       if (!certificate.abstain) finding(inside ? "good" : "", inside
         ? `This is inside the certified radius ${certificate.radius.toFixed(4)}: the average still says “${name(certificate.class)}” there.`
         : `This is outside the certified radius ${certificate.radius.toFixed(4)}: nothing is guaranteed there.`,
@@ -184,6 +280,7 @@
     },
     waiting() {},
     average(event) {
+      const certificate = current;
       const same = event.class === certificate.class, against = certificate.inside && event.class !== null && !same;
       const kind = event.class === null ? "" : same ? "good" : certificate.inside ? "bad" : "care";
       let text = event.class === null
@@ -196,40 +293,40 @@
 
   at("attacking").addEventListener("submit", async (event) => {
     event.preventDefault();
-    const button = at("attacking").querySelector(".main"), file = image;
+    const button = at("attacking").querySelector(".main"), item = current;
     button.disabled = true;
     complain(at("attack-message"), "");
     const eps = encodeURIComponent(at("distance").value);
     try {
-      await study(`/attack?eps=${eps}`, file, new AbortController().signal, (e) => { if (file === image) attacked[e.kind](e); });
+      await study(`/api/attack?eps=${eps}`, item.file, new AbortController().signal, (e) => { if (item === current) attacked[e.kind](e); });
     } catch (error) {
-      if (file === image) complain(at("attack-message"), error.message);
+      if (item === current) complain(at("attack-message"), error.message);
     }
     button.disabled = false;
   });
   at("to-radius").addEventListener("click", () => {
-    const inside = Math.max(0.01, Math.floor(1000 * certificate.radius) / 1000);
+    const radius = facts.sigma === null ? current.events.image.deterministic.radius : current.radius;
+    const inside = Math.max(0.01, Math.floor(1000 * radius) / 1000);
     [at("slide"), at("distance")].forEach((field) => { field.value = inside; });
   });
   at("slide").addEventListener("input", () => { at("distance").value = at("slide").value; });
   at("distance").addEventListener("input", () => { at("slide").value = at("distance").value; });
 
-  at("stop").addEventListener("click", () => {
-    running.abort();
-    at("state").textContent = `Stopped after ${count(certificate.n)} samples; the radius is valid.`;
-    finished();
+  if (facts.sigma !== null) at("stop").addEventListener("click", () => {
+    current.abort.abort();
+    happened(current, { kind: "stopped" });
   });
 
   const press = (pressed) => document.querySelectorAll(".example").forEach((b) => b.setAttribute("aria-pressed", b === pressed));
   at("file").addEventListener("change", () => {
     press(null);
-    if (at("file").files.length) certify(at("file").files[0]);
+    if (at("file").files.length) take([...at("file").files]);
     at("file").value = "";
   });
   document.querySelectorAll(".example").forEach((button) => button.addEventListener("click", async () => {
     press(button);
     try {
-      certify(await (await fetch(button.querySelector("img").src)).blob());
+      take([await (await fetch(button.querySelector("img").src)).blob()]);
     } catch {
       complain(at("message"), "The server does not answer. Is it still running?");
     }
@@ -240,7 +337,7 @@
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     press(null);
-    if (event.dataTransfer.files.length) certify(event.dataTransfer.files[0]);
+    if (event.dataTransfer.files.length) take([...event.dataTransfer.files]);
     else complain(at("message"), "Expected an image file, got something else; drop a file.");
   });
 })();

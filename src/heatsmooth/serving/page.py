@@ -1,4 +1,4 @@
-"""The page, rendered once, with style, script and facts inline; it loads nothing from other servers."""
+"""The pages, rendered once, with style, script and facts inline; they load nothing from other servers."""
 
 import base64
 import hashlib
@@ -8,50 +8,58 @@ from importlib.resources import files
 import jinja2
 from markupsafe import Markup
 
-from heatsmooth.serving.studies import ServedNetwork
+from heatsmooth.serving.limits import BATCH, MOST_BYTES
+from heatsmooth.serving.openapi import document
+from heatsmooth.serving.studies import FURTHEST, ServedNetwork
 from heatsmooth.statistics.radii import round_down
 from heatsmooth.version import VERSION
+
+OWN = files("heatsmooth.serving")
 
 
 @dataclass(frozen=True)
 class Page:
-    """The page, and the content security policy that allows only its own script and style."""
+    """A page, and the content security policy that allows only its own script and style."""
 
     html: bytes
     policy: str
 
 
-def page(served: ServedNetwork, *, examples: int, most_bytes: int, furthest: float) -> Page:
-    """The page about a network.
-
-    ``examples``: number of example images.
-    ``most_bytes``: largest upload.
-    ``furthest``: largest L2 distance of an attack.
-    """
-    own, report = files("heatsmooth.serving"), files("heatsmooth.reporting")
-    style = (report / "page.css").read_text(encoding="utf-8") + (own / "page.css").read_text(encoding="utf-8")
-    script = (own / "page.js").read_text(encoding="utf-8")
+def page(served: ServedNetwork, *, examples: int) -> Page:
+    """The page about a network; ``examples``: number of example images."""
     settings = served.settings
     facts = {
-        "sigma": settings.sigma,
-        "alpha": settings.alpha,
-        "samples": settings.n,
-        "names": served.class_names or [f"class {number}" for number in range(served.classes)],
+        "sigma": served.sigma,
+        "alpha": None if settings is None else settings.alpha,
+        "samples": None if settings is None else settings.n,
+        "names": served.names,
         "largestRadius": round_down(served.largest_radius, 4),
-        "mostBytes": most_bytes,
-        "furthest": furthest,
+        "mostBytes": MOST_BYTES,
+        "mostImages": BATCH,
+        "furthest": FURTHEST,
     }
+    script = (OWN / "page.js").read_text(encoding="utf-8")
+    return _rendered("page.html", script, facts=facts, served=served, examples=range(examples))
+
+
+def api_page(served: ServedNetwork) -> Page:
+    """The page about the JSON interface, from its OpenAPI document."""
+    return _rendered("api.html", "", api=document(served))
+
+
+def _rendered(template: str, script: str, **values: object) -> Page:
+    report = files("heatsmooth.reporting")
+    style = (report / "page.css").read_text(encoding="utf-8") + (OWN / "page.css").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    html = environment.from_string((own / "page.html").read_text(encoding="utf-8")).render(
+    html = environment.from_string((OWN / template).read_text(encoding="utf-8")).render(
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        facts=facts,
-        served=served,
-        examples=range(examples),
         version=VERSION,
+        **values,
     )
+    allowed = f"'{_hash(script)}'" if script else "'none'"
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src 'self' data:; "
+        f"default-src 'none'; script-src {allowed}; style-src '{_hash(style)}'; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return Page(html.encode(), policy)

@@ -8,6 +8,8 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from msgspec import structs
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -19,10 +21,30 @@ from heatsmooth.certification.sampling import CHUNK, Job, Sampler, Tally, drawin
 from heatsmooth.certification.settings import Settings
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
-from heatsmooth.models import check_independence, count_classes, device_of, for_inference, probabilities_of
+from heatsmooth.models import (
+    DeterministicRadius,
+    check_independence,
+    count_classes,
+    device_of,
+    for_inference,
+    is_lipschitz,
+    probabilities_of,
+)
 from heatsmooth.noise import Draw
-from heatsmooth.results.guarantees import BasisKind
-from heatsmooth.serving.worker import Event, Study
+from heatsmooth.results.guarantees import BasisKind, Subject
+from heatsmooth.serving.events import (
+    Attack,
+    AverageClass,
+    Claim,
+    Copies,
+    Done,
+    OnePass,
+    Predicted,
+    Prediction,
+    Progress,
+    Seen,
+)
+from heatsmooth.serving.worker import Study
 from heatsmooth.statistics.bounds import predict
 from heatsmooth.statistics.radii import l_bound, round_down
 
@@ -40,10 +62,13 @@ FURTHEST = 50.0
 
 @dataclass
 class ServedNetwork:
-    """The network of a server, with the settings of its average; ``model`` in evaluation mode on its device."""
+    """The network of a server, with the settings of its average; ``model`` in evaluation mode on its device.
+
+    ``settings`` may be None for a network that is Lipschitz by construction: nothing is sampled then.
+    """
 
     model: nn.Module
-    settings: Settings
+    settings: Settings | None
     seed: int
     """Of the noise. Secret, because a certificate is valid only if the image does not depend on the noise."""
     shape: tuple[int, int, int]
@@ -53,22 +78,35 @@ class ServedNetwork:
     steps: int = 20
     """Gradient steps of an attack."""
     classes: int = field(init=False)
+    proof: DeterministicRadius | None = field(init=False)
+    """The deterministic radius, if the network is Lipschitz by construction."""
 
     def __post_init__(self) -> None:
+        if self.sigma is not None and self.calibration is not None:
+            known = self.calibration.sigma
+            line = f"`sigma`: expected {known:g}, that of the calibration, got {self.sigma:g}; use {known:g}"
+            require(known == self.sigma, line)
+        proven = self.settings is None or is_lipschitz(self.model)
+        self.proof = DeterministicRadius(self.model) if proven else None
         noise = torch.randn(CHUNK, *self.shape, generator=torch.Generator().manual_seed(0))
-        self._examples = (0.5 + self.settings.sigma * noise).to(self.device)
+        self._examples = (0.5 + (self.sigma or 0.0) * noise).to(self.device)
         self.classes = count_classes(self.model, self._examples)
         require(self.classes > 1, "expected a network of at least 2 classes, got 1; use another network")
         check_independence(self.model, self._examples)
-        known = self.settings.sigma if self.calibration is None else self.calibration.sigma
         require(
             self.class_names is None or len(self.class_names) == self.classes,
             f"`class_names`: expected {self.classes} names, got {len(self.class_names or ())}; name every class",
         )
-        require(
-            known == self.settings.sigma,
-            f"`sigma`: expected {known:g}, that of the calibration, got {self.settings.sigma:g}; use {known:g}",
-        )
+
+    @property
+    def sigma(self) -> float | None:
+        """Of the noise; None if nothing is sampled."""
+        return None if self.settings is None else self.settings.sigma
+
+    @property
+    def names(self) -> list[str]:
+        """Of the classes, by number."""
+        return list(self.class_names or [f"class {number}" for number in range(self.classes)])
 
     @cached_property
     def device(self) -> torch.device:
@@ -77,7 +115,9 @@ class ServedNetwork:
 
     @property
     def largest_radius(self) -> float:
-        """The radius of an image for which all samples agree."""
+        """The radius of an image for which all samples agree; 0 if nothing is sampled."""
+        if self.settings is None:
+            return 0.0
         radius = largest_radius(self.settings, self.classes)
         require(
             radius is not None,
@@ -86,31 +126,86 @@ class ServedNetwork:
         )
         return float(radius or 0.0)
 
-    def sampler(self, batch_size: int | None = None) -> Sampler:
-        """The sampler of noisy images, with the faster form of the network."""
+    def sampler(self, batch_size: int | None = None) -> Sampler | None:
+        """The sampler of noisy images, with the faster form of the network; None if nothing is sampled."""
+        if self.settings is None:
+            return None
         fast = for_inference(self.model, self._examples)
         sigma, seed = self.settings.sigma, self.seed
         return Sampler(fast, sigma=sigma, classes=self.classes, seed=seed, batch_size=batch_size)
 
     @exact_float32()
+    def logits(self, images: Tensor) -> Tensor:
+        """(images, classes) of one pass on the device of the network; an error if one is not finite."""
+        with torch.inference_mode():
+            logits: Tensor = self.model(images.to(self.device))
+        finite = bool(logits.isfinite().all())
+        require(finite, "expected finite logits, got NaN or infinity, which give no radius; use another image")
+        return logits
+
     def probabilities(self, images: Tensor) -> Tensor:
         """(images, classes) of one pass, in double precision on the CPU; an error if a logit is not finite."""
+        return probabilities_of(self.logits(images))
+
+    def one_pass(self, images: Tensor) -> list[OnePass]:
+        """What one pass says about images (images, channels, height, width), and the radii that need no samples."""
+        logits = self.logits(images)
+        probabilities = probabilities_of(logits)
+        none: list[Claim | None] = [None] * len(images)
+        proven, bounds, calibrated = self._proven(images, logits) or none, none, none
+        if self.sigma is not None:
+            bounds = _claims(l_bound(probabilities, sigma=self.sigma), Subject.NETWORK, BasisKind.EXACT_AVERAGE)
+        if self.calibration is not None:
+            basis = str(self.calibration.basis)
+            calibrated = _claims(self.calibration.radius(probabilities), self.calibration.subject, basis)
+        top = probabilities.topk(min(SHOWN_CLASSES, self.classes))
+        return [
+            OnePass(
+                subject=Subject.NETWORK,
+                basis="one forward pass",
+                top=[(int(c), float(p)) for c, p in zip(top.indices[i], top.values[i], strict=True)],
+                l_bound=bounds[i],
+                calibrated=calibrated[i],
+                deterministic=proven[i],
+            )
+            for i in range(len(images))
+        ]
+
+    def _proven(self, images: Tensor, logits: Tensor) -> list[Claim | None] | None:
+        if self.proof is None:
+            return None
         with torch.inference_mode():
-            probabilities = probabilities_of(self.model(images.to(self.device)))
-        finite = bool(probabilities.isfinite().all())
-        require(finite, "expected finite logits, got NaN or infinity, which give no radius; use another image")
-        return probabilities
+            radii = self.proof(images.to(self.device), logits)
+        return _claims(radii.cpu().numpy(), Subject.NETWORK, BasisKind.DETERMINISTIC)
+
+
+def _claims(radii: NDArray[np.float64], subject: Subject, basis: str) -> list[Claim | None]:
+    return [Claim(radius=round_down(radius, DIGITS), subject=subject, basis=basis) for radius in radii.tolist()]
+
+
+def predicting(served: ServedNetwork, images: list[Tensor], names: list[str]) -> Study:
+    """One pass of all images together."""
+    passes = served.one_pass(torch.stack(images))
+    yield Predicted(
+        predictions=[
+            Prediction(image=name, predicted=one.top[0][0], probability=one.top[0][1], **structs.asdict(one))
+            for name, one in zip(names, passes, strict=True)
+        ]
+    )
 
 
 def certifying(served: ServedNetwork, image: Tensor, number: int) -> Study:
     """One pass, some noisy copies, and the certificate after every few samples; image in [0, 1].
 
     Separate samples select the class. The bounds hold for all numbers of samples at once, except with probability α. So
-    the largest radius so far is valid, and the visitor may stop at any time.
+    the largest radius so far is valid, and the visitor may stop at any time. Without noise, it ends after one pass.
     """
     settings = served.settings
-    yield {"kind": "image", "data": png(image)} | _one_pass(served, image)
-    yield _copies(served, image, number)
+    yield Seen(data=png(image), **structs.asdict(served.one_pass(image[None])[0]))
+    if settings is None:
+        yield Done()
+        return
+    yield _copies(served, settings, image, number)
     tallies: dict[str, Tally] = {}
     procedure = certify_image(settings)
     ask, radius = next(procedure), -1.0
@@ -130,7 +225,7 @@ def certifying(served: ServedNetwork, image: Tensor, number: int) -> Study:
             ask = procedure.send(tally)
         except StopIteration:
             break
-    yield {"kind": "done", "samples": sum(tally.n for tally in tallies.values())}
+    yield Done(samples=sum(tally.n for tally in tallies.values()))
 
 
 def attacking(served: ServedNetwork, image: Tensor, number: int, *, eps: float) -> Study:
@@ -143,70 +238,52 @@ def attacking(served: ServedNetwork, image: Tensor, number: int, *, eps: float) 
     shift = adversarial - image
     after = served.probabilities(adversarial[None])[0]
     largest = float(shift.abs().max())
-    yield {
-        "kind": "attack",
-        "subject": "network",
-        "basis": f"PGD, {served.steps} steps, within {eps:g} and the box [0, 1]; a failure proves nothing",
-        "success": bool(attack.success[0]),
-        "distance": math.ceil(float(shift.double().norm()) * 10**DIGITS) / 10**DIGITS,
-        "before": before,
-        "class": int(after.argmax()),
-        "probability": float(after.max()),
-        "image": png(adversarial),
-        "difference": png(0.5 + shift / (2 * largest) if largest else torch.full_like(shift, 0.5)),
-        "amplified": 1 / (2 * largest) if largest else 1.0,
-    }
+    yield Attack(
+        subject=Subject.NETWORK,
+        basis=f"PGD, {served.steps} steps, within {eps:g} and the box [0, 1]; a failure proves nothing",
+        success=bool(attack.success[0]),
+        distance=math.ceil(float(shift.double().norm()) * 10**DIGITS) / 10**DIGITS,
+        before=before,
+        predicted=int(after.argmax()),
+        probability=float(after.max()),
+        image=png(adversarial),
+        difference=png(0.5 + shift / (2 * largest) if largest else torch.full_like(shift, 0.5)),
+        amplified=1 / (2 * largest) if largest else 1.0,
+    )
+    if served.settings is None:
+        return
     tallies: dict[str, Tally] = {}
     for _ in range(0, TESTED, TURN):
         yield _job(number, adversarial, tallies, "prediction", TURN)
-    tally = tallies["prediction"]
-    classes, abstains = predict(tally.counts[None], alpha=served.settings.alpha)
-    yield {
-        "kind": "average",
-        "subject": "average",
-        "basis": f"statistical, PREDICT from {tally.n} samples, alpha={served.settings.alpha:g}",
-        "class": None if abstains[0] else int(classes[0]),
-        "counts": most_frequent(tally),
-        "n": tally.n,
-    }
+    tally, alpha = tallies["prediction"], served.settings.alpha
+    classes, abstains = predict(tally.counts[None], alpha=alpha)
+    yield AverageClass(
+        subject=Subject.AVERAGE,
+        basis=f"statistical, PREDICT from {tally.n} samples, alpha={alpha:g}",
+        predicted=None if abstains[0] else int(classes[0]),
+        counts=most_frequent(tally),
+        n=tally.n,
+    )
 
 
-def _one_pass(served: ServedNetwork, image: Tensor) -> Event:
-    probabilities = served.probabilities(image[None])
-    top = probabilities[0].topk(min(SHOWN_CLASSES, served.classes))
-    bound = float(l_bound(probabilities, sigma=served.settings.sigma)[0])
-    facts: Event = {
-        "subject": "network",
-        "basis": "one forward pass",
-        "top": [[int(c), float(p)] for c, p in zip(top.indices, top.values, strict=True)],
-        "l_bound": {"radius": round_down(bound, DIGITS), "subject": "network", "basis": BasisKind.EXACT_AVERAGE},
-    }
-    if served.calibration is not None:
-        radius = round_down(float(served.calibration.radius(probabilities)[0]), DIGITS)
-        calibration = served.calibration
-        facts["calibrated"] = {"radius": radius, "subject": calibration.subject, "basis": str(calibration.basis)}
-    return facts
-
-
-def _copies(served: ServedNetwork, image: Tensor, number: int) -> Event:
+def _copies(served: ServedNetwork, settings: Settings, image: Tensor, number: int) -> Copies:
     """A few noisy copies to show, which are not counted."""
     noise = Draw(served.seed, "shown", number).normal((SHOWN_COPIES, *image.shape))
-    copies = image + served.settings.sigma * noise
+    copies = image + settings.sigma * noise
     classes = served.probabilities(copies).argmax(1).tolist()
-    return {"kind": "copies", "copies": [[png(copy), int(c)] for copy, c in zip(copies, classes, strict=True)]}
+    return Copies(copies=[(png(copy), int(c)) for copy, c in zip(copies, classes, strict=True)])
 
 
-def _progress(tally: Tally, selected: int, radius: float, settings: Settings) -> Event:
-    return {
-        "kind": "radius",
-        "subject": "average",
-        "basis": str(settings.basis),
-        "n": tally.n,
-        "class": selected,
-        "radius": round_down(max(radius, 0.0), DIGITS),
-        "abstain": radius < 0,
-        "counts": most_frequent(tally),
-    }
+def _progress(tally: Tally, selected: int, radius: float, settings: Settings) -> Progress:
+    return Progress(
+        subject=Subject.AVERAGE,
+        basis=str(settings.basis),
+        n=tally.n,
+        predicted=selected,
+        radius=round_down(max(radius, 0.0), DIGITS),
+        abstain=radius < 0,
+        counts=most_frequent(tally),
+    )
 
 
 def _job(number: int, image: Tensor, tallies: dict[str, Tally], stream: str, count: int) -> Job[Tally]:
@@ -214,10 +291,10 @@ def _job(number: int, image: Tensor, tallies: dict[str, Tally], stream: str, cou
     return Job(number, image, drawing(stream, count), tallies)
 
 
-def most_frequent(tally: Tally) -> list[list[int]]:
+def most_frequent(tally: Tally) -> list[tuple[int, int]]:
     """The most frequent classes with their counts."""
     order = np.argsort(-tally.counts, kind="stable")[:SHOWN_CLASSES]
-    return [[int(c), int(tally.counts[c])] for c in order if tally.counts[c]]
+    return [(int(c), int(tally.counts[c])) for c in order if tally.counts[c]]
 
 
 def png(image: Tensor) -> str:

@@ -4,21 +4,23 @@ The request of a visitor is a generator. It yields events to send, and ``Job``s 
 each job. In a turn, a few visitors get one job each, in shared batches. New visitors come first.
 """
 
-import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
 
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, Tally
 from heatsmooth.errors import InputError, first_line
-
-Event = dict[str, Any]
-"""A message to a visitor, as JSON."""
+from heatsmooth.serving.events import Event, Failed
 
 Study = Generator[Event | Job[Tally], Tally | None, None]
 """The events and sampling jobs of one request about one image."""
+
+Tell = Callable[[Event | None], None]
+"""Receives each event of a study, and None at its end, in the thread of the worker."""
+
+FAILURE = "the server failed; its console has the reason"
+STOPPED = "the server was stopped"
 
 
 class BusyError(Exception):
@@ -26,13 +28,12 @@ class BusyError(Exception):
 
 
 class Task:
-    """A running study and the events it has yielded; ``number`` is the unique index of its jobs."""
+    """A running study; ``number`` is the unique index of its jobs, and ``tell`` gets its events."""
 
-    def __init__(self, number: int, study: Study) -> None:
-        self.number, self.study = number, study
+    def __init__(self, number: int, study: Study, tell: Tell) -> None:
+        self.number, self.study, self.tell = number, study, tell
         self.cancelled = False
         self.tally: Tally | None = None
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
 
     def advance(self) -> Job[Tally] | None:
         """Continue to the next sampling job; None if the study has ended."""
@@ -41,11 +42,11 @@ class Task:
             return None
         try:
             wanted = self.study.send(self.tally)
-            while isinstance(wanted, dict):
-                self._events.put(wanted)
+            while isinstance(wanted, Event):
+                self.tell(wanted)
                 wanted = self.study.send(None)
         except StopIteration:
-            self._events.put(None)
+            self.tell(None)
             return None
         except Exception as error:
             self.fail(error)
@@ -56,24 +57,23 @@ class Task:
         """Send the error to the visitor, in one line, and end."""
         if not isinstance(error, InputError):
             report_failure(error)
-        message = (
-            first_line(error) if isinstance(error, InputError) else "the server failed; its console has the reason"
-        )
-        self._events.put({"kind": "error", "message": message})
-        self._events.put(None)
-
-    def event(self, patience: float) -> Event | None:
-        """The next event; None at the end. Raises ``queue.Empty`` after ``patience`` seconds without one."""
-        return self._events.get(timeout=patience)
+        self.tell(Failed(message=first_line(error) if isinstance(error, InputError) else FAILURE))
+        self.tell(None)
 
 
 class Worker:
-    """The thread of the network; ``most`` is the largest number of visitors at a time."""
+    """The thread of the network; ``most`` is the largest number of visitors at a time.
 
-    def __init__(self, sampler: Sampler, *, most: int) -> None:
-        self._sampler, self._most, self._together = sampler, most, max(1, sampler.batch_size // CHUNK)
+    ``sampler``: None if nothing is sampled. Then a study is over after its first turn.
+    """
+
+    def __init__(self, sampler: Sampler | None, *, most: int) -> None:
+        self._sampler, self._most = sampler, most
+        self._together = 1 if sampler is None else max(1, sampler.batch_size // CHUNK)
         self._tasks: deque[Task] = deque()
         self._present, self._count, self._closed = 0, 0, False
+        self.samples = 0
+        """Noise samples evaluated so far."""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
@@ -83,18 +83,23 @@ class Worker:
         """Current number of visitors."""
         return self._present
 
-    def check_room(self) -> None:
-        """Raise ``BusyError`` if another study would be refused."""
-        if self._closed or self._present >= self._most:
+    @property
+    def is_working(self) -> bool:
+        """Whether it still takes studies."""
+        return self._thread.is_alive() and not self._closed
+
+    def check_room(self, more: int = 1) -> None:
+        """Raise ``BusyError`` if so many further studies would be refused."""
+        if self._closed or self._present + more > self._most:
             raise BusyError
 
-    def submit(self, start: Callable[[int], Study]) -> Task:
+    def submit(self, start: Callable[[int], Study], tell: Tell) -> Task:
         """Add a study before those that had a turn; ``start`` receives its number. Raises ``BusyError`` if full."""
         with self._changed:
             self.check_room()
             self._present += 1
             self._count += 1
-            task = Task(self._count, start(self._count))
+            task = Task(self._count, start(self._count), tell)
             self._tasks.appendleft(task)
             self._changed.notify()
             return task
@@ -113,7 +118,7 @@ class Worker:
                 self._tasks.extend(ongoing)
                 self._present -= len(turn) - len(ongoing)
         for task in self._tasks:
-            task.fail(InputError("the server was stopped"))
+            task.fail(InputError(STOPPED))
 
     def _next_turn(self) -> list[Task]:
         """The tasks of the next turn; empty when closed."""
@@ -128,13 +133,19 @@ class Worker:
         jobs = {task.number: job for task in turn if (job := task.advance()) is not None}
         ongoing = {task.number: task for task in turn if task.number in jobs}
         try:
-            for job, tally in self._sampler.run(jobs.values()):
+            before = _drawn(jobs.values())
+            for job, tally in self._sampler.run(jobs.values()) if self._sampler and jobs else ():
                 ongoing[job.index].tally = tally
+            self.samples += _drawn(jobs.values()) - before
         except Exception as error:
             for task in ongoing.values():
                 task.fail(error)
             return []
         return list(ongoing.values())
+
+
+def _drawn(jobs: Iterable[Job[Tally]]) -> int:
+    return sum(tally.n for job in jobs for tally in job.tallies.values())
 
 
 def report_failure(error: BaseException) -> None:
