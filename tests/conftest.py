@@ -106,7 +106,8 @@ def in_tmp(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def fashion(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The first 2,000 training and 100 test images of ``fashion-mini``, as ``--data`` names them."""
-    path, arrays = tmp_path_factory.mktemp("fashion") / "images.npz", {}
+    path = tmp_path_factory.mktemp("fashion") / "images.npz"
+    arrays: dict[str, Any] = {}
     for split, count in (("train", 2000), ("test", 100)):
         images = load_images("fashion-mini", "train" if split == "train" else "test")
         arrays[f"{split}_images"] = np.asarray(images.pixels)[:count, 0]
