@@ -1,12 +1,16 @@
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from heatsmooth.data import load_images
 from heatsmooth.models import Classifier, NetworkSpec
 from heatsmooth.results.certificates import Certificate
 from heatsmooth.results.guarantees import Basis, BasisKind
@@ -65,6 +69,31 @@ def tiny_classifier(channels: int = 1, classes: int = 10, seed: int = 0) -> Clas
     return build(NetworkSpec("small", classes, channels, (0.5,), (0.25,)))
 
 
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line that a wrong command prints."""
+    from heatsmooth.commands.line import run
+
+    code = run([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    assert captured.err.startswith("heatsmooth: error: "), captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    return captured.err
+
+
+def colour_folders(root: Path) -> str:
+    """Options of ``compare`` that name 20 images to certify and 20 others to smooth on, made in ``root``."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        folder = root / ("smoothing" if number % 2 else "held-out") / f"n{number % 10}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{number}.png")
+    (root / "classes.json").write_text(json.dumps({f"n{number}": number for number in range(10)}))
+    folders = f"--data imagefolder:{root}/held-out --smooth-on imagefolder:{root}/smoothing"
+    return f"{folders} --image-size 16 --class-index {root}/classes.json"
+
+
 @pytest.fixture
 def in_tmp(tmp_path: Path) -> Iterator[Path]:
     """An empty working directory."""
@@ -72,6 +101,30 @@ def in_tmp(tmp_path: Path) -> Iterator[Path]:
     os.chdir(tmp_path)
     yield tmp_path
     os.chdir(before)
+
+
+@pytest.fixture(scope="session")
+def fashion(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The first 2,000 training and 100 test images of ``fashion-mini``, as ``--data`` names them."""
+    path = tmp_path_factory.mktemp("fashion") / "images.npz"
+    arrays: dict[str, Any] = {}
+    for split, count in (("train", 2000), ("test", 100)):
+        images = load_images("fashion-mini", "train" if split == "train" else "test")
+        arrays[f"{split}_images"] = np.asarray(images.pixels)[:count, 0]
+        arrays[f"{split}_labels"] = images.known_labels()[:count].numpy()
+    np.savez(path, **arrays)
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="session")
+def network(fashion: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory with a network that knows the images."""
+    from heatsmooth.commands.line import run
+
+    path = tmp_path_factory.mktemp("network")
+    words = f"train --data {fashion} --epochs 1 --batch-size 50 --lr 0.05 --quiet --device cpu --out {path}"
+    assert run(words.split()) == 0
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,6 @@
 """``heatsmooth attack`` with real processes."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +11,8 @@ from heatsmooth.commands.line import run
 from heatsmooth.results.attacks import AttackResult, AttackResults, read_attacks
 from heatsmooth.results.guarantees import Subject
 from heatsmooth.results.schema import to_json
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("network")
-    words = f"train --data fashion-mini --limit-train 1500 --epochs 1 --batch-size 50 --lr 0.05 --quiet --out {path}"
-    assert run([*words.split(), "--device", "cpu"]) == 0
-    return path
+from tests.conftest import refused
+from tests.faults.processes import Command, has_lines
 
 
 def command(network: Path, out: Path, *more: str) -> list[str]:
@@ -70,13 +59,7 @@ def test_killed_and_repeated_the_records_are_the_same(
 ) -> None:
     file = tmp_path / "attacks.jsonl"
     for wanted in (1, 45):
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-m", "heatsmooth", *command(network, tmp_path)]
-        process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
-        while process.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < wanted):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        Command(command(network, tmp_path), tmp_path).kill_when(has_lines, file, wanted)
     assert run(command(network, tmp_path)) == 0
     assert read_attacks(tmp_path) == undisturbed
 
@@ -97,7 +80,4 @@ def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.Captu
         (["--loss", "per-sample"], "--noise-samples beside it"),
         (["--top-k", "10"], "--top-k"),
     ):
-        assert run(command(network, tmp_path / "out", *change)) == 2
-        captured = capsys.readouterr()
-        assert message in captured.err
-        assert captured.err.count("\n") == 1
+        assert message in refused(capsys, *command(network, tmp_path / "out", *change))

@@ -28,25 +28,16 @@ def problem(
     return model, images, labels, distances
 
 
-def test_ddn_reaches_the_exact_distance() -> None:
-    model, images, labels, true = problem()
-    found = ddn(model, images, labels, steps=100)
+@pytest.mark.parametrize(("classes", "loss"), [(2, "cross-entropy"), (5, "margin")])
+def test_ddn_reaches_the_exact_distance(classes: int, loss: str) -> None:
+    """With the margin, among many classes too."""
+    model, images, labels, true = problem(classes=classes)
+    found = ddn(model, images, labels, steps=100, loss=loss)
     inside = (found.images > 0).all(dim=(1, 2, 3)) & (found.images < 1).all(dim=(1, 2, 3))
     assert bool(found.success.all())
     assert int(inside.sum()) > 30
     ratio = found.distance[inside] / true[inside]
-    print(f"DDN, 100 steps: distance / true from {float(ratio.min()):.4f} to {float(ratio.max()):.4f}")
-    assert float(ratio.min()) > 1 - 1e-4
-    assert float(ratio.max()) < 1.02
-
-
-def test_ddn_on_the_margin_reaches_the_exact_distance_among_many_classes() -> None:
-    model, images, labels, true = problem(classes=5)
-    found = ddn(model, images, labels, steps=100, loss="margin")
-    inside = (found.images > 0).all(dim=(1, 2, 3)) & (found.images < 1).all(dim=(1, 2, 3))
-    assert int(inside.sum()) > 30
-    ratio = found.distance[inside] / true[inside]
-    print(f"DDN on the margin, 100 steps: distance / true from {float(ratio.min()):.4f} to {float(ratio.max()):.4f}")
+    print(f"DDN on {loss}, 100 steps: distance / true from {float(ratio.min()):.4f} to {float(ratio.max()):.4f}")
     assert float(ratio.min()) > 1 - 1e-4
     assert float(ratio.max()) < 1.02
 

@@ -13,18 +13,8 @@ from heatsmooth.commands.line import run
 from heatsmooth.data import ImageSet
 from heatsmooth.models import NetworkSpec, build, save
 from heatsmooth.reporting import build_report
-from heatsmooth.results.audit import (
-    Agreement,
-    Approximation,
-    AuditMeasures,
-    AuditSettings,
-    AverageAttacks,
-    Broken,
-    Distances,
-    NetworkAttacks,
-    Slope,
-    SurvivingFraction,
-)
+from heatsmooth.results import audit as measured
+from heatsmooth.results.audit import AuditSettings
 from tests.conftest import tiny_classifier
 
 SIGMA = 0.25
@@ -141,21 +131,23 @@ def test_one_image_has_no_interval_and_the_file_is_json(tmp_path: Path, capsys: 
     assert " [–]" in capsys.readouterr().out
 
 
-MEASURES = AuditMeasures(
+MEASURES = measured.AuditMeasures(
     sigma=SIGMA,
     alpha=0.001,
     images=100,
     n=1000,
     seed=0,
-    agreement=Agreement.of(100, 100),
-    approximation=Approximation(own=Distances(mean=0.1, interval=None, median=0.1, largest=0.1), teacher=None),
-    average_attacks=AverageAttacks(attacked=50, violations=0, expected_at_most=0.1),
-    network_attacks=NetworkAttacks(
-        inside_l_bound=Broken.of(0, 50),
-        inside_average_radius=Broken.of(0, 50),
-        surviving_fraction=SurvivingFraction(share=0.99, fraction=1.0, images=50),
+    agreement=measured.Agreement.of(100, 100),
+    approximation=measured.Approximation(
+        own=measured.Distances(mean=0.1, interval=None, median=0.1, largest=0.1), teacher=None
     ),
-    lipschitz=Slope(steepest=2.9, assumed=3.2, ratio=0.9),
+    average_attacks=measured.AverageAttacks(attacked=50, violations=0, expected_at_most=0.1),
+    network_attacks=measured.NetworkAttacks(
+        inside_l_bound=measured.Broken.of(0, 50),
+        inside_average_radius=measured.Broken.of(0, 50),
+        surviving_fraction=measured.SurvivingFraction(share=0.99, fraction=1.0, images=50),
+    ),
+    lipschitz=measured.Slope(steepest=2.9, assumed=3.2, ratio=0.9),
 )
 
 
@@ -177,8 +169,8 @@ def test_the_verdict_says_what_was_found(
     found = verdict(
         replace(
             MEASURES,
-            average_attacks=AverageAttacks(attacked=attacked, violations=violations, expected_at_most=0.2),
-            network_attacks=replace(MEASURES.network_attacks, inside_l_bound=Broken.of(broken, 100)),
+            average_attacks=measured.AverageAttacks(attacked=attacked, violations=violations, expected_at_most=0.2),
+            network_attacks=replace(MEASURES.network_attacks, inside_l_bound=measured.Broken.of(broken, 100)),
             lipschitz=replace(MEASURES.lipschitz, ratio=slope),
         )
     )
@@ -194,7 +186,7 @@ def test_the_verdict_says_what_was_found(
     ],
 )
 def test_the_verdict_tells_few_images_from_disagreement(count: int, least: float, says: str) -> None:
-    agreement = Agreement.of(count, 50)
+    agreement = measured.Agreement.of(count, 50)
     assert agreement.interval[0] == pytest.approx(least, abs=1e-3)
     found = verdict(replace(MEASURES, images=50, agreement=agreement))
     assert found.kind == "caution"

@@ -1,12 +1,7 @@
 """Certificates against closed forms, simulated coverage, and the command line."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +23,8 @@ from heatsmooth.results.guarantees import Basis, BasisKind, ClassFrom, Subject
 from heatsmooth.results.logs import read_log
 from heatsmooth.statistics.bounds import clopper_pearson_lower
 from heatsmooth.statistics.sequences import anytime_lower
-from tests.conftest import Linear, certificate_of
+from tests.conftest import Linear, certificate_of, refused
+from tests.faults.processes import Command, has_lines, in_two_processes
 
 SIGMA = 0.25
 
@@ -296,14 +292,6 @@ def test_accuracy_counts_abstentions_as_errors() -> None:
     assert found.average_certified_radius == pytest.approx(found.radii.mean())
 
 
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("network")
-    words = f"train --data fashion-mini --limit-train 1500 --epochs 1 --batch-size 50 --lr 0.05 --quiet --out {path}"
-    assert run([*words.split(), "--device", "cpu"]) == 0
-    return path
-
-
 def command(network: Path, out: Path, *more: str) -> list[str]:
     words = (
         f"certify --data fashion-mini --from {network} --sigma 0.25 --stride 150 --n 700 --n0 60 --seed 5 --device cpu"
@@ -339,24 +327,8 @@ def test_shards_merge_into_the_single_result(network: Path, undisturbed: list[Ce
     assert without_times(tmp_path) == undisturbed
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"}
-
-
 def test_two_processes_give_the_single_result(network: Path, undisturbed: list[Certificate], tmp_path: Path) -> None:
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(27500 + os.getpid() % 1000),
-        "-m",
-        "--",
-    ]
-    words = [sys.executable, *launch, "heatsmooth", *command(network, tmp_path)]
-    done = subprocess.run(words, check=True, env=environment(), capture_output=True, text=True)
-    assert json.loads(done.stdout)["images"] == 14
+    assert json.loads(in_two_processes(command(network, tmp_path), tmp_path))["images"] == 14
     assert without_times(tmp_path) == undisturbed
 
 
@@ -365,13 +337,7 @@ def test_killed_and_repeated_the_records_are_the_same(
 ) -> None:
     out, file = tmp_path / "run", tmp_path / "run/certificates.jsonl"
     for wanted in (1, 5, 10):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "heatsmooth", *command(network, out)], env=environment(), stdout=subprocess.DEVNULL
-        )
-        while process.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < wanted):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        Command(command(network, out), tmp_path).kill_when(has_lines, file, wanted)
         with file.open("ab") as torn:
             torn.write(b'{"index": 77, "lab')
     assert run(command(network, out)) == 0
@@ -425,19 +391,14 @@ def test_bad_use_is_one_line(network: Path, tmp_path: Path, capsys: pytest.Captu
         (["--top-k", "10"], "--top-k: expected less than the 10 classes"),
         (["--radii", "a"], "--radii: expected numbers"),
     ):
-        assert run(command(network, tmp_path / "run", *change)) == 2
-        captured = capsys.readouterr()
-        assert message in captured.err
-        assert captured.err.count("\n") == 1
+        assert message in refused(capsys, *command(network, tmp_path / "run", *change))
         for file in (tmp_path / "run").iterdir():
             file.unlink()
-    assert run(["certify", "--data", "fashion-mini"]) == 2
-    assert "--from: expected a value, got none" in capsys.readouterr().err
+    assert "--from: expected a value, got none" in refused(capsys, "certify", "--data", "fashion-mini")
     assert run(command(network, tmp_path / "broken", "--images", "2")) == 0
     capsys.readouterr()
     (tmp_path / "broken/certificates.jsonl").write_text('{"index": 1}\n{"index": 2}\n')
-    assert run(command(network, tmp_path / "broken", "--images", "2")) == 2
-    assert "expected a certificate" in capsys.readouterr().err
+    assert "expected a certificate" in refused(capsys, *command(network, tmp_path / "broken", "--images", "2"))
 
 
 def test_predict(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

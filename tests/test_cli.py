@@ -13,7 +13,7 @@ import torch
 
 from heatsmooth.commands.line import COMMANDS, run
 from heatsmooth.models import load_state, save
-from tests.conftest import tiny_classifier
+from tests.conftest import refused, tiny_classifier
 
 FAST = ["--limit-train", "256", "--batch-size", "64", "--quiet", "--device", "cpu"]
 
@@ -23,17 +23,6 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("network")
     save(tiny_classifier(), path / "model.safetensors")
     return path
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line that a wrong command prints."""
-    code = run([str(word) for word in words])
-    captured = capsys.readouterr()
-    assert code == 2, captured
-    assert captured.err.startswith("heatsmooth: error: "), captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-    return captured.err
 
 
 def test_help_comes_fast_and_without_torch() -> None:
@@ -51,34 +40,11 @@ def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "smooth" in capsys.readouterr().out
 
 
-def test_train_and_smooth_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = [
-        "train",
-        "--data",
-        "fashion-mini",
-        "--epochs",
-        "2",
-        "--lr",
-        "0.05",
-        "--out",
-        str(tmp_path / "a"),
-        "--json",
-        *FAST,
-    ]
-    assert run(train) == 0
+def test_train_and_smooth_from_end_to_end(fashion: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = f"train --data {fashion} --epochs 2 --lr 0.05 --json --out {tmp_path}/a".split()
+    assert run([*train, *FAST]) == 0
     first = json.loads(capsys.readouterr().out)
-    smooth = [
-        "smooth",
-        "--data",
-        "fashion-mini",
-        "--from",
-        str(tmp_path / "a"),
-        "--sigma",
-        "0.25",
-        "--out",
-        str(tmp_path / "b"),
-        *FAST,
-    ]
+    smooth = [*f"smooth --data {fashion} --from {tmp_path}/a --sigma 0.25 --out {tmp_path}/b".split(), *FAST]
     assert run([*smooth, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["teacher_accuracy"] == first["accuracy"]
@@ -101,22 +67,8 @@ def test_train_and_smooth_from_end_to_end(tmp_path: Path, capsys: pytest.Capture
 def test_smooth_takes_unlabelled_images(tmp_path: Path, network: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = np.random.default_rng(0).random((64, 28, 28))
     np.savez(tmp_path / "i.npz", images=images)
-    words = [
-        "smooth",
-        "--data",
-        f"npz:{tmp_path / 'i.npz'}",
-        "--from",
-        network,
-        "--sigma",
-        0.25,
-        "--batch-size",
-        32,
-        "--quiet",
-        "--out",
-        tmp_path / "o",
-        "--json",
-    ]
-    assert run([str(word) for word in words]) == 0
+    words = f"smooth --data npz:{tmp_path}/i.npz --from {network} --sigma 0.25 --batch-size 32 --quiet --json"
+    assert run([*words.split(), "--out", str(tmp_path / "o")]) == 0
     assert "accuracy" not in json.loads(capsys.readouterr().out)
 
 
@@ -158,12 +110,12 @@ def test_bad_input_is_one_line(tmp_path: Path, network: Path, capsys: pytest.Cap
     assert not out.exists()
 
 
-def test_a_full_disk_is_one_line_and_leaves_earlier_files(tmp_path: Path, network: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_earlier_files(tmp_path: Path, network: Path, fashion: str) -> None:
     """A limit on the size of files stands for a full disk: the checkpoint does not fit."""
     out = tmp_path / "out"
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
     code = f"import resource, sys; from heatsmooth.commands.line import main; {limit}; main(sys.argv[1:])"
-    words = ["smooth", "--data", "fashion-mini", "--from", network, "--sigma", "0.25", "--out", out, *FAST]
+    words = ["smooth", "--data", fashion, "--from", network, "--sigma", "0.25", "--out", out, *FAST]
     out.mkdir()
     (out / "precious").write_text("old")
     failed = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
@@ -177,14 +129,14 @@ def test_a_full_disk_is_one_line_and_leaves_earlier_files(tmp_path: Path, networ
     assert again.returncode == 0
 
 
-def test_a_really_full_disk(tmp_path: Path, network: Path) -> None:
+def test_a_really_full_disk(tmp_path: Path, network: Path, fashion: str) -> None:
     """The same on a file system of 1 MB, where this machine lets us make one."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("needs the right to mount a file system")
     try:
-        words = ["smooth", "--data", "fashion-mini", "--from", network, "--sigma", "0.25", "--out", disk / "out", *FAST]
+        words = ["smooth", "--data", fashion, "--from", network, "--sigma", "0.25", "--out", disk / "out", *FAST]
         failed = subprocess.run([sys.executable, "-m", "heatsmooth", *map(str, words)], capture_output=True, text=True)
         assert failed.returncode == 2
         assert failed.stderr.count("\n") == 1

@@ -28,6 +28,7 @@ from heatsmooth.training.field import Consistency, Denoising, task
 from heatsmooth.training.heat import DISTANCES, heat_smoothing
 from heatsmooth.training.settings import Heat
 from tests.conftest import Linear, tiny_classifier
+from tests.faults.processes import free_port
 
 SIGMA = 0.25
 
@@ -205,7 +206,7 @@ def test_two_processes_keep_the_same_share(tmp_path: Path) -> None:
     how: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
     how["env"] = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path])}
     subprocess.run([sys.executable, script, str(tmp_path / "one")], **how)
-    port = ["--master-port", str(28500 + os.getpid() % 1000)]
+    port = ["--master-port", str(free_port())]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *port]
     subprocess.run([*launcher, str(script), str(tmp_path / "two")], **how)
     one, two, other = ((tmp_path / name).read_text() for name in ("one0", "two0", "two1"))

@@ -19,7 +19,7 @@ from heatsmooth.results.schema import from_json, to_json
 from heatsmooth.training.batches import Batch
 from heatsmooth.training.distill import distillation, logit_gain
 from heatsmooth.training.settings import Distillation, Saving
-from tests.conftest import Linear, tiny_classifier
+from tests.conftest import Linear, refused, tiny_classifier
 
 FAST: dict[str, Any] = {"student": "lipschitz-tiny", "epochs": 1, "batch_size": 16, "device": "cpu"}
 
@@ -86,23 +86,14 @@ def test_bad_choices_are_refused_in_one_line() -> None:
 
 
 @pytest.fixture(scope="module")
-def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def student(fashion: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student distilled by the command line, in a directory beside its teacher."""
     place = tmp_path_factory.mktemp("distilled")
     hs.save(tiny_classifier(), place / "teacher.safetensors")
-    words = (
-        "distill --data fashion-mini --model lipschitz-tiny --epochs 1 --limit-train 512 --batch-size 64 --device cpu"
-    )
+    words = f"distill --data {fashion} --model lipschitz-tiny --epochs 1 --limit-train 512 --batch-size 64 --device cpu"
     teacher = ["--from", str(place / "teacher.safetensors"), "--quiet", "--json"]
     assert run([*words.split(), *teacher, "--out", str(place / "student")]) == 0
     return place / "student"
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    assert run([str(word) for word in words]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error
 
 
 def test_the_command_line_distils_certifies_and_reports(

@@ -1,11 +1,8 @@
 """Every command and snippet of the README and of docs/ is run, page by page, as a newcomer would."""
 
 import json
-import os
 import re
 import shutil
-import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +13,8 @@ import torch
 from heatsmooth.models import load_state, save
 from heatsmooth.results.certificates import read_certificates
 from tests.conftest import tiny_classifier
+from tests.faults.processes import free_port
+from tests.shell import SMALL, commands, quick_start
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,6 +25,9 @@ SHOWN = {"text"}
 
 PREPARED = {"deploy", "peers", "serve"}
 """Pages that need a network or files of yours: tests of their own make these, and run every command and snippet."""
+
+SLOW = {"README"}
+"""Pages whose commands start as a reader starts them; those of the others fork from a process with all imports."""
 
 LAUNCHERS = ("torchrun ", "accelerate launch ")
 """Lines that start several processes: a test of their own runs them, and compares the result with one process's."""
@@ -72,28 +74,14 @@ def launched(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(LAUNCHERS)]
 
 
-def prepared_environment(tmp_path: Path) -> dict[str, str]:
-    """Where commands find what ``STUBS`` replace, and launchers a port that is free."""
-    binaries = tmp_path / "bin"
-    binaries.mkdir()
-    for name, body in STUBS.items():
-        (binaries / name).write_text(f"#!/bin/sh\n{body}\n")
-        (binaries / name).chmod(0o755 | stat.S_IEXEC)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    return os.environ | {
-        "PATH": f"{binaries}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}",
-        "OMP_NUM_THREADS": "1",
-        "COLUMNS": "120",
-        "PORT": port,
-    }
+def prepared_environment(tmp_path: Path, **quick: str) -> dict[str, str]:
+    """Where commands find what ``STUBS`` and ``quick`` replace, and launchers a port that is free."""
+    environment = commands(tmp_path / "bin", STUBS | quick)
+    return environment | {"PYTHONPATH": f"{environment['PYTHONPATH']}:{tmp_path}", "PORT": str(free_port())}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in PREPARED], ids=lambda page: page.stem)
-def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
-    environment = prepared_environment(tmp_path)
+def test_every_command_and_snippet_runs(page: Path, fashion: str, tmp_path: Path) -> None:
     for folder in ("examples", "docs"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "snippet.py").write_text((ROOT / "examples/yours.py").read_text())
@@ -107,9 +95,12 @@ def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
             file.write_text(f"from snippet import *\n{text}")
             script.append(f"python {file.name}\n")
     (tmp_path / "page.sh").write_text("set -euo pipefail\n" + "\n".join(script))
-    done = subprocess.run(
-        ["bash", "page.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    with quick_start() as quick:
+        environment = prepared_environment(tmp_path, **({} if page.stem in SLOW else quick))
+        environment[SMALL] = fashion.removeprefix("npz:")
+        done = subprocess.run(
+            ["bash", "page.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
     assert "here-document" not in done.stderr, "a here-document must end with a line END, or swallows what follows"
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 

@@ -5,7 +5,6 @@ Marked ``gpu``: needs CUDA, skipped without it; the last test needs two GPUs.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +25,7 @@ from heatsmooth.training.batches import Batch, Place, SetFeed
 from heatsmooth.training.heat import heat_smoothing
 from heatsmooth.training.settings import Heat
 from tests.conftest import tiny_classifier
+from tests.faults.processes import free_port
 
 CPU, CUDA = "cpu", "cuda"
 GPUS = torch.cuda.device_count()
@@ -178,10 +178,7 @@ def test_two_gpus_are_as_one(tmp_path: Path) -> None:
     given = f"--data fashion-mini --from {tmp_path}/teacher.safetensors --sigma 0.25 --quiet --device cuda"
     smooth = f"smooth {given} --limit-train 1280 --batch-size 64 --lr 0.005 --log-every 1"
     certify = f"certify {given} --images 8 --n 1000"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    two = f"-m torch.distributed.run --nproc-per-node 2 --master-port {port} -m --".split()
+    two = f"-m torch.distributed.run --nproc-per-node 2 --master-port {free_port()} -m --".split()
     for words in (smooth, certify):
         for launch, name in ((["-m"], "one"), (two, "two")):
             out = tmp_path / f"{words.split()[0]}-{name}"

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,62 +11,49 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from heatsmooth import InputError
+from heatsmooth.commands.line import run
 from heatsmooth.data import ImageSet
 from heatsmooth.device import accelerator
 from heatsmooth.models import load_state, model_hash
 from heatsmooth.progress import Progress, silent
 from heatsmooth.training.batches import Batch, LoaderFeed
-from heatsmooth.training.loop import STATE_FILE, fit
+from heatsmooth.training.loop import STATE_FILE, Objective, fit
 from heatsmooth.training.methods import smooth
 from heatsmooth.training.settings import Plan, Saving
 from tests.conftest import Linear
-
-COMMAND = [sys.executable, "-m", "heatsmooth"]
-QUIET = ["--quiet", "--device", "cpu"]
+from tests.faults.processes import Command, in_two_processes, start_two
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("teacher")
-    words = f"train --data fashion-mini --limit-train 2000 --epochs 1 --batch-size 50 --lr 0.05 --out {path}".split()
-    subprocess.run([*COMMAND, *words, *QUIET], check=True, env=environment(), capture_output=True)
-    return path
+@pytest.fixture
+def smoothing(network: Path, fashion: str) -> list[str]:
+    """A command of two stages with 20 steps each, without its ``--out``."""
+    words = f"smooth --data {fashion} --limit-train 1280 --batch-size 64 --timesteps 2 --seed 3 --from {network}"
+    return [*words.split(), "--sigma", "0.25", "--quiet", "--device", "cpu"]
 
 
-def smoothing(teacher: Path, out: Path, *more: str) -> list[str]:
-    words = f"smooth --data fashion-mini --limit-train 3200 --batch-size 64 --timesteps 2 --seed 3 --from {teacher}"
-    return [*COMMAND, *words.split(), "--sigma", "0.25", "--out", str(out), *QUIET, *more]
+def reached(state: Path, stage: int, step: int) -> bool:
+    """Whether the state on disk has come so far."""
+    if not state.exists():
+        return False
+    with safe_open(state, framework="pt") as file:  # its first bytes: the network needs the processor more
+        at = json.loads(file.metadata()["heatsmooth"])
+    return (at["stage"], at["step"]) >= (stage, step)
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-def kill_when(process: subprocess.Popen[bytes], state: Path, stage: int, step: int) -> None:
-    """SIGKILL as soon as the state on disk has come so far."""
-    deadline = time.monotonic() + 900
-    while time.monotonic() < deadline and process.poll() is None:
-        if step < 0 or state.exists():
-            at = load_state(state)[1] if step >= 0 else {"stage": stage, "step": step}
-            if (at["stage"], at["step"]) >= (stage, step):
-                process.send_signal(signal.SIGKILL)
-                assert process.wait() == -signal.SIGKILL
-                return
-        time.sleep(0.01)
-    pytest.fail(f"not killed: exit code {process.poll()}")
-
-
-def test_killed_three_times_smooth_ends_with_the_same_weights(teacher: Path, tmp_path: Path) -> None:
+def test_killed_three_times_smooth_ends_with_the_same_weights(
+    smoothing: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    subprocess.run(smoothing(teacher, undisturbed), check=True, env=environment())
-    for stage, step in ((0, 3), (0, 31), (1, 17)):
-        process = subprocess.Popen(smoothing(teacher, killed, "--checkpoint-seconds", "0"), env=environment())
-        kill_when(process, killed / STATE_FILE, stage, step)
-        time.sleep(0.1)
-    subprocess.run(smoothing(teacher, killed), check=True, env=environment())
+    assert Command([*smoothing, "--out", undisturbed], tmp_path).end(600).code == 0
+    smoothing += ["--out", str(killed)]
+    for at in ((0, 3), (0, 13), (1, 2)):
+        command = Command([*smoothing, "--checkpoint-seconds", "0"], tmp_path)
+        assert command.kill_when(reached, killed / STATE_FILE, *at), "not killed"
+    assert Command(smoothing, tmp_path).end(600).code == 0
     expected, found = (load_state(run / "model.safetensors")[0] for run in (undisturbed, killed))
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert (
@@ -78,19 +64,18 @@ def test_killed_three_times_smooth_ends_with_the_same_weights(teacher: Path, tmp
         [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (undisturbed, killed)
     ]
     assert [(m["stage"], m["step"]) for m in curves[0]] == [(m["stage"], m["step"]) for m in curves[1]]
-    again = subprocess.run(smoothing(teacher, killed, "--json"), check=True, env=environment(), capture_output=True)
-    assert json.loads(again.stdout)["command"] == "smooth"
-    other = subprocess.run(
-        smoothing(teacher, killed, "--lr", "0.01"), env=environment(), capture_output=True, text=True
-    )
-    assert other.returncode == 2
-    assert other.stderr.count("\n") == 1
+    capsys.readouterr()
+    assert run([*smoothing, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "smooth"
+    assert run([*smoothing, "--lr", "0.01"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_interrupted_politely_it_saves_and_ends_with_130(teacher: Path, tmp_path: Path) -> None:
+def test_interrupted_politely_it_saves_and_ends_with_130(smoothing: list[str], tmp_path: Path) -> None:
     out = tmp_path / "run"
+    start = [sys.executable, "-m", "heatsmooth"]
     process = subprocess.Popen(
-        smoothing(teacher, out, "--checkpoint-seconds", "0"), env=environment(), stderr=subprocess.PIPE
+        [*start, *smoothing, "--checkpoint-seconds", "0", "--out", str(out)], stderr=subprocess.PIPE
     )
     while not (out / STATE_FILE).exists():
         time.sleep(0.05)
@@ -103,34 +88,19 @@ def test_interrupted_politely_it_saves_and_ends_with_130(teacher: Path, tmp_path
 @pytest.mark.parametrize(
     ("preset", "more"), [("bootcamp", "--lr 0.005"), ("paper-imagenet", "--lr 0.001 --penalty probabilities")]
 )
-def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path, preset: str, more: str) -> None:
+def test_two_processes_have_the_loss_curve_of_one(
+    network: Path, fashion: str, tmp_path: Path, preset: str, more: str
+) -> None:
     """The difference of ``projection`` jumps where a ReLU switches; small steps keep rounding from growing by it."""
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
-    launch += [
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--main_process_port",
-        str(29500 + os.getpid() % 1000),
-        "-m",
-        "heatsmooth",
-    ]
-    words = f"smooth --data fashion-mini --limit-train 1280 --batch-size 64 --sigma 0.25 --from {teacher}".split()
-    words += f"--preset {preset} --projections 2 --batch-norm frozen {more} --log-every 1".split()
+    words = (
+        f"smooth --data {fashion} --limit-train 1280 --batch-size 64 --sigma 0.25 --from {network} --preset {preset}"
+    )
+    words += f" --projections 2 --batch-norm frozen {more} --log-every 1 --quiet --device cpu --out {tmp_path}"
+    assert run(f"{words}/1".split()) == 0
+    in_two_processes(f"{words}/2".split(), tmp_path)
     curves = []
-    for processes, start in ((1, COMMAND), (2, launch)):
+    for processes in (1, 2):
         out = tmp_path / str(processes)
-        subprocess.run([*start, *words, *QUIET, "--out", str(out)], check=True, env=environment(), capture_output=True)
         made = json.loads((out / "run.json").read_text())
         assert (made["device"], made["processes"]) == ("cpu", processes)
         assert made["threads"] >= 1
@@ -144,22 +114,36 @@ def test_two_processes_have_the_loss_curve_of_one(teacher: Path, tmp_path: Path,
     assert curves[0][-1] < 0.9 * curves[0][0]
 
 
-def test_batch_norm_that_cannot_be_synchronised_is_refused(teacher: Path, tmp_path: Path) -> None:
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(28500 + os.getpid() % 1000),
-    ]
-    words = f"smooth --data fashion-mini --batch-norm train --sigma 0.25 --from {teacher} --out {tmp_path}".split()
-    process = subprocess.run(
-        [*launch, "-m", "heatsmooth", *words, *QUIET], env=environment(), capture_output=True, text=True
-    )
-    assert process.returncode != 0
-    assert "heatsmooth: error: expected --batch-norm frozen" in process.stderr
+def test_batch_norm_that_cannot_be_synchronised_is_refused(smoothing: list[str], tmp_path: Path) -> None:
+    for process in start_two([*smoothing, "--batch-norm", "train", "--out", tmp_path / "out"], tmp_path):
+        ended = process.end()
+        assert ended.code != 0
+        assert "heatsmooth: error: expected --batch-norm frozen" in ended.err
+
+
+def batches(size: int) -> list[Tensor]:
+    """Ten, the same each time."""
+    return [torch.rand(size, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
+
+
+def fitted(
+    objective: Objective, out: Path | None, progress: Progress = silent, saving: Saving | None = None
+) -> nn.Module:
+    """A linear network after ten steps; without ``saving``, its state is saved after each."""
+    torch.manual_seed(0)
+    student = Linear(torch.randn(5, 16))
+    saving = saving or Saving(checkpoint_seconds=0)
+    feed, processes = LoaderFeed(batches(4), 0), accelerator("cpu")
+    fit(student, objective, feed, Plan(), accelerator=processes, out=out, progress=progress, saving=saving)
+    return student
+
+
+class Breaking(list[Tensor]):
+    """Batches of which the seventh cannot be read."""
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        yield from self[:6]
+        raise OSError("broken")
 
 
 def exploding(student: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -168,18 +152,8 @@ def exploding(student: nn.Module, batch: Batch) -> dict[str, Tensor]:
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(tmp_path: Path) -> None:
-    images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
-    student = Linear(torch.randn(5, 16))
     with pytest.raises(InputError, match=r"finite loss at step 7.*lower `lr`"):
-        fit(
-            student,
-            exploding,
-            LoaderFeed(images, 0),
-            Plan(),
-            accelerator=accelerator("cpu"),
-            out=tmp_path,
-            saving=Saving(checkpoint_seconds=0),
-        )
+        fitted(exploding, tmp_path)
     tensors, at = load_state(tmp_path / STATE_FILE)
     assert (at["stage"], at["step"]) == (0, 7)
     assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
@@ -197,16 +171,6 @@ class SpoiledAt:
             self.times -= 1
             loss.register_hook(lambda gradient: gradient * torch.nan)
         return {"loss": loss}
-
-
-def fitted(objective: SpoiledAt, out: Path | None, progress: Progress = silent, seconds: float = 0) -> nn.Module:
-    torch.manual_seed(0)
-    student = Linear(torch.randn(5, 16))
-    images = [torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
-    feed, processes = LoaderFeed(images, 0), accelerator("cpu")
-    settings: dict[str, Any] = {"out": out, "progress": progress, "saving": Saving(checkpoint_seconds=seconds)}
-    fit(student, objective, feed, Plan(), accelerator=processes, **settings)
-    return student
 
 
 def test_weights_that_end_not_finite_are_an_error_and_the_run_goes_on_from_the_last_good_state(tmp_path: Path) -> None:
@@ -229,7 +193,7 @@ def test_weights_that_end_not_finite_are_an_error_and_the_run_goes_on_from_the_l
 def test_weights_that_end_not_finite_are_an_error_without_a_checkpoint_too(tmp_path: Path) -> None:
     for out in (None, tmp_path):
         with pytest.raises(InputError, match=r"finite weights after step 10, got NaN or infinity in .*; lower `lr`"):
-            fitted(SpoiledAt(9), out, seconds=1000)
+            fitted(SpoiledAt(9), out, saving=Saving(checkpoint_seconds=1000))
     assert not (tmp_path / STATE_FILE).exists()
 
 
@@ -238,13 +202,12 @@ def test_smooth_never_returns_an_older_state_as_its_result(tmp_path: Path, monke
     monkeypatch.setattr(
         "heatsmooth.training.methods.heat_smoothing", lambda student, batch, **_: spoiled(student, batch)
     )
-    images = [torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
     for out in (tmp_path, None):
         spoiled.times = 1
         with pytest.raises(InputError, match="expected finite weights after step 10"):
             smooth(
                 Linear(torch.randn(5, 16)),
-                images,
+                batches(4),
                 sigma=0.25,
                 device="cpu",
                 out=out,
@@ -258,17 +221,8 @@ def test_smooth_never_returns_an_older_state_as_its_result(tmp_path: Path, monke
 def test_a_loss_that_is_not_finite_is_named_when_it_is_logged_or_saved(
     log_every: int, checkpoint_seconds: float, last_good: int | None, tmp_path: Path
 ) -> None:
-    images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
     with pytest.raises(InputError, match="finite loss at step 7, got"):
-        fit(
-            Linear(torch.randn(5, 16)),
-            exploding,
-            LoaderFeed(images, 0),
-            Plan(),
-            accelerator=accelerator("cpu"),
-            out=tmp_path,
-            saving=Saving(checkpoint_seconds=checkpoint_seconds, log_every=log_every),
-        )
+        fitted(exploding, tmp_path, saving=Saving(checkpoint_seconds=checkpoint_seconds, log_every=log_every))
     state = tmp_path / STATE_FILE
     assert (load_state(state)[1]["step"] if state.exists() else None) == last_good
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -295,17 +249,7 @@ def test_terms_are_fetched_once_a_record_and_are_those_of_every_step(
         return plain(tensor)
 
     monkeypatch.setattr(torch.Tensor, "tolist", noted)
-    images = [torch.rand(4, 1, 4, 4) for _ in range(10)]
-    student = Linear(torch.randn(5, 16))
-    fit(
-        student,
-        objective,
-        LoaderFeed(images, 0),
-        Plan(),
-        accelerator=accelerator("cpu"),
-        out=tmp_path,
-        saving=Saving(log_every=4),
-    )
+    fitted(objective, tmp_path, saving=Saving(log_every=4))
     assert fetched == [8, 8, 4]
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in metrics] == [3, 7, 9]
@@ -316,12 +260,7 @@ def test_terms_are_fetched_once_a_record_and_are_those_of_every_step(
 
 
 def test_a_run_continued_amid_a_record_has_the_same_metrics(tmp_path: Path) -> None:
-    class Breaking(list[Tensor]):
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            yield from self[:6]
-            raise OSError("broken")
-
-    images = [torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
+    images = batches(8)
     model = Linear(torch.randn(5, 16))
     how: dict[str, Any] = {"sigma": 0.25, "device": "cpu", "saving": Saving(log_every=4)}
     for name in ("whole", "broken"):
@@ -351,12 +290,7 @@ def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 5))
 
-    class Breaking(list[Tensor]):
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            yield from self[:6]
-            raise OSError("broken")
-
-    images = [torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(i)) for i in range(10)]
+    images = batches(8)
     expected = smooth(network(), images, sigma=0.25, device="cpu", out=None)
     with pytest.raises(OSError, match="broken"):
         smooth(network(), Breaking(images), sigma=0.25, device="cpu", out=tmp_path, saving=Saving(checkpoint_seconds=0))

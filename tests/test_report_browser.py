@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from heatsmooth.commands.inputs import ImageFiles
 from heatsmooth.commands.line import run
 from heatsmooth.reporting import build_report
 from tests.browser import SELF_CHECK, Browser
@@ -18,11 +19,13 @@ PUBLISHED = Path(__file__).parents[2] / "shared/data/cohen-logs"
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(fashion: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The demo's own, a whole study, logs alone, and a crowd of long and hostile names."""
     root = tmp_path_factory.mktemp("pages")
     found = {name: root / f"{name}.html" for name in ("story", "logs", "crowd")}
-    assert run(["demo", "--epochs", "1", "--images", "10", "--quiet", "--out", str(root / "demo")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heatsmooth.commands.demo.FILES", ImageFiles(data=fashion))
+        assert run(["demo", "--epochs", "1", "--images", "10", "--quiet", "--out", str(root / "demo")]) == 0
     found["demo"] = root / "demo/report.html"
     build_report([write_story(root / "runs")], found["story"])
     (root / "logs").mkdir()

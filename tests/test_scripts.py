@@ -2,10 +2,8 @@
 
 import importlib.util
 import json
-import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +11,9 @@ import pytest
 from PIL import Image
 
 from heatsmooth.commands.line import run
+from tests.shell import commands, quick_start
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-def with_commands(directory: Path, body: str, *names: str, **more: str) -> dict[str, str]:
-    """The environment, with commands of these names that run ``body``."""
-    (directory / "bin").mkdir()
-    for name in names:
-        (directory / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
-        (directory / "bin" / name).chmod(0o755)
-    return os.environ | more | {"PATH": f"{directory / 'bin'}:{os.environ['PATH']}"}
 
 
 def test_efficientnet_lite_from_check_to_report(tmp_path: Path) -> None:
@@ -39,16 +29,15 @@ def test_efficientnet_lite_from_check_to_report(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text(json.dumps(index))
     script = (EXAMPLES / "efficientnet_lite0.sh").read_text().replace('$(dirname "$0")', str(EXAMPLES))
     script = script.replace("--steps 20", "--steps 2").replace("--images 10 ", "--images 1 ")
-    body = f'exec "{sys.executable}" -m heatsmooth "$@"'
-    source = str(EXAMPLES.parent / "src")
-    done = subprocess.run(
-        ["sh", "-c", script, "lite", "photos", "index.json", "out", "50"],
-        cwd=tmp_path,
-        env=with_commands(tmp_path, body, "heatsmooth", PYTHONPATH=source, OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with quick_start() as quick:
+        done = subprocess.run(
+            ["sh", "-c", script, "lite", "photos", "index.json", "out", "50"],
+            cwd=tmp_path,
+            env=commands(tmp_path / "bin", quick),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     assert "batch norm folded for speed              49" in done.stdout
     assert (tmp_path / "out/report.html").stat().st_size > 10_000
@@ -59,8 +48,8 @@ def test_slurm_scripts_run(file: Path, tmp_path: Path) -> None:
     """With SLURM's commands and ``heatsmooth`` replaced by scripts that print their words."""
     given = {"DATA": "fashion-mini", "SOURCE": "a", "RUNS": "b", "SLURM_ARRAY_TASK_ID": "3"}
     given |= {"SLURM_ARRAY_TASK_COUNT": "16", "SLURM_JOB_NODELIST": "n", "SLURM_NNODES": "2", "SLURM_JOB_ID": "1"}
-    environment = with_commands(tmp_path, 'echo "$0 $*"', "srun", "scontrol", "heatsmooth", **given)
-    done = subprocess.run(["bash", file], env=environment, capture_output=True, text=True, check=True)
+    environment = commands(tmp_path / "bin", dict.fromkeys(("srun", "scontrol", "heatsmooth"), 'echo "$0 $*"'))
+    done = subprocess.run(["bash", file], env=environment | given, capture_output=True, text=True, check=True)
     words = shlex.split(done.stdout.split("heatsmooth ", 1)[1])
     assert run([words[0], "--help"]) == 0
     if words[0] != "report":

@@ -1,55 +1,25 @@
 """Commands of many stages, and stages that are not shared, in two processes on a CPU."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from heatsmooth.commands import sharing
 from heatsmooth.commands.line import run
 from heatsmooth.models import save
 from heatsmooth.results.attacks import read_attacks
 from heatsmooth.results.certificates import read_certificates
-from tests.conftest import tiny_classifier
-
-
-def in_two_processes(words: str) -> str:
-    """The standard output of a command under ``torchrun``, as documented."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = f"-m torch.distributed.run --nproc-per-node 2 --master-port {port} -m -- heatsmooth"
-    done = subprocess.run(
-        [sys.executable, *launch.split(), *words.split()],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[:4000]
-    return done.stdout
+from tests.conftest import colour_folders, tiny_classifier
+from tests.faults.processes import in_two_processes
 
 
 def test_compare_is_shared_by_two_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tiny_classifier(channels=3), tmp_path / "mine.safetensors")
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
-    for number, image in enumerate(pixels):
-        folder = tmp_path / ("smoothing" if number % 2 else "held-out") / f"n{number % 10}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{number}.png")
-    (tmp_path / "classes.json").write_text(json.dumps({f"n{number}": number for number in range(10)}))
     words = f"compare imagenet-sample --rehearse --quiet --json --from {tmp_path}/mine.safetensors"
-    words += f" --data imagefolder:{tmp_path}/held-out --smooth-on imagefolder:{tmp_path}/smoothing --image-size 16"
-    words += f" --class-index {tmp_path}/classes.json --out {tmp_path}"
-    found = json.loads(in_two_processes(f"{words}/two"))
+    words += f" {colour_folders(tmp_path)} --out {tmp_path}"
+    found = json.loads(in_two_processes(f"{words}/two".split(), tmp_path))
     assert run(f"{words}/one --device cpu".split()) == 0
     alone = json.loads(capsys.readouterr().out)
     assert found["methods"].keys() == alone["methods"].keys() == {"undefended", "bootcamp"}
@@ -71,7 +41,7 @@ def test_compare_is_shared_by_two_processes(tmp_path: Path, capsys: pytest.Captu
 def test_what_is_not_shared_is_done_once(tmp_path: Path) -> None:
     save(tiny_classifier(), tmp_path / "mine.safetensors")
     words = f"audit --data fashion-mini --from {tmp_path}/mine.safetensors --sigma 0.25 --images 2 --n 100 --steps 2"
-    printed = in_two_processes(f"{words} --quiet --json --out {tmp_path}/audited")
+    printed = in_two_processes(f"{words} --quiet --json --out {tmp_path}/audited".split(), tmp_path)
     assert json.loads(printed)["images"] == 2
     assert json.loads((tmp_path / "audited/run.json").read_text())["status"] == "done"
 

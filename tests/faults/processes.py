@@ -4,11 +4,11 @@ import errno
 import itertools
 import multiprocessing
 import os
-import resource
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -17,8 +17,11 @@ from typing import Any
 SCALE = int(os.environ.get("HEATSMOOTH_TORTURE", "1"))
 """How many times as long as usual: ``make torture`` sets it."""
 
-server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["tests.faults.preloaded"])
+if sys.platform == "win32":
+    server = multiprocessing.get_context("spawn")
+else:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.faults.preloaded"])
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Command:
 
     ``folder``: where it starts. ``largest_file``: files that would grow beyond so many bytes fail, as on a full disk.
     ``changes``: it counts what it changes below ``scratch`` and kills itself when it has made so many changes.
+    ``environment``: variables that it has beside those of the tests.
     """
 
     def __init__(
@@ -50,15 +54,22 @@ class Command:
         largest_file: int | None = None,
         folder: Path | None = None,
         changes: float | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self._files = [scratch / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
-        arguments = ([str(word) for word in words], *self._files, largest_file, folder, scratch, changes)
+        arguments = ([str(word) for word in words], *self._files, largest_file, folder, scratch, changes, environment)
         self._process: ForkServerProcess = server.Process(target=_work, args=arguments)
         self._process.start()
 
     def running(self) -> bool:
         """Whether it is still at work."""
         return self._process.is_alive()
+
+    def kill_when(self, ready: Callable[..., bool], *arguments: object) -> bool:
+        """SIGKILL as soon as ``ready`` of these arguments is true; whether that ended it."""
+        while self.running() and not ready(*arguments):
+            time.sleep(0.005)
+        return self.kill()
 
     def kill(self) -> bool:
         """SIGKILL; whether that ended it (it may have been done)."""
@@ -77,6 +88,34 @@ class Command:
             file.unlink(missing_ok=True)
         assert code is not None
         return Ended(code, out, err)
+
+
+def has_lines(file: Path, count: int) -> bool:
+    """Whether so many lines were written to a file."""
+    return file.exists() and file.read_bytes().count(b"\n") >= count
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def start_two(words: Iterable[object], scratch: Path) -> list[Command]:
+    """A command in two processes that share it, with the environment that ``torchrun`` gives them; the first leads."""
+    words = list(words)
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = ({"RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+    return [Command(words, scratch, environment=shared | rank) for rank in ranks]
+
+
+def in_two_processes(words: Iterable[object], scratch: Path) -> str:
+    """The standard output of a command that two processes share."""
+    ended = [process.end(300) for process in start_two(words, scratch)]
+    assert [process.code for process in ended] == [0, 0], ended
+    return ended[0].out
 
 
 CHANGES = "changes"
@@ -138,16 +177,20 @@ def _work(
     folder: Path | None,
     scratch: Path,
     changes: float | None,
+    environment: dict[str, str] | None,
 ) -> None:
     from heatsmooth.commands.line import run
 
     for stream, file in ((sys.stdout, out), (sys.stderr, err)):
         with file.open("wb") as target:
             os.dup2(target.fileno(), stream.fileno())
+    os.environ.update(environment or {})
     if folder is not None:
         os.chdir(folder)
         confine_writing(scratch)
     if largest_file is not None:
+        import resource
+
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if changes is not None:
         die_after_changes(changes, scratch, scratch / CHANGES)

@@ -1,15 +1,12 @@
 """Two processes in one run directory: the second is refused; shards of a run and later processes are not."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import Command
+from tests.faults.processes import Command, start_two
 
 WRITING = ("train", "smooth", "certify", "attack", "audit")
 LONG = {
@@ -73,17 +70,14 @@ def test_processes_of_one_launch_share_the_run_and_another_launch_is_refused(
 ) -> None:
     out = tmp_path / "run"
     words = [*commands["smooth"], "--batch-norm", "frozen", "--out", str(out)]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    launch += [str(27500 + os.getpid() % 1000), "-m", "--", "heatsmooth"]
-    quiet = subprocess.DEVNULL
-    first = subprocess.Popen([*launch, *words, *LONG["smooth"]], stdout=quiet, stderr=quiet)
+    first = start_two([*words, *LONG["smooth"]], tmp_path)
     try:
-        while first.poll() is None and not (out / "metrics.jsonl").exists():
+        while all(process.running() for process in first) and not (out / "metrics.jsonl").exists():
             time.sleep(0.05)
-        assert first.poll() is None
+        assert all(process.running() for process in first)
         second = Command([*words, *LONG["smooth"]], tmp_path).end()
         assert second.refused(), second
         assert "got one at work" in second.err
     finally:
-        first.terminate()
-        first.wait()
+        for process in first:
+            process.kill()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from heatsmooth.commands.command import Command
+from heatsmooth.commands.command import Command, Summary
 from heatsmooth.commands.inputs import WHICH, Computing, Images, Network, Shard
 from heatsmooth.commands.options import grouped
 from heatsmooth.errors import require
@@ -84,15 +84,12 @@ class AttackSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackSummary:
+class AttackSummary(Summary):
     """What the attacks of a run found together. Distances are L2 in [0, 1] pixels."""
 
     command: str = "attack"
-    out: str
     asked: int
     """Images that the run is about."""
-    subject: Subject
-    images: int
     wrong_from_the_start: int
     attacked: int
     succeeded: int
@@ -101,8 +98,6 @@ class AttackSummary:
     median_distance_of_attacked: float | None
     """None if more than half of the attacks failed."""
     mean_distance_of_succeeded: float | None
-    left_out: tuple[str, ...] | None = None
-    """Images that could not be read."""
 
     @classmethod
     def of(cls, results: "AttackResults", *, out: str, asked: int, left_out: tuple[str, ...] = ()) -> "AttackSummary":

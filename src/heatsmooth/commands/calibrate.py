@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatsmooth.calibration import Coverage
-from heatsmooth.commands.command import Command, facts, show_fields
+from heatsmooth.commands.command import Command, Summary, facts, show_fields
 from heatsmooth.commands.inputs import RUNNING, Network
 from heatsmooth.progress import Progress, silent
-from heatsmooth.results.guarantees import Subject
 
 if TYPE_CHECKING:
     from heatsmooth.calibration import Calibration
@@ -17,14 +16,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationSummary:
+class CalibrationSummary(Summary):
     """What was calibrated, and how it does on held-out images."""
 
     command: str = "calibrate"
-    out: str
-    images: int
     epsilon: float
-    subject: Subject
     basis: str
     largest_radius: float
     held_out: Coverage | None = None

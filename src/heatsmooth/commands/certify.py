@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatsmooth.certification.settings import Sampling, Settings
-from heatsmooth.commands.command import Command, facts, show_accuracies
+from heatsmooth.commands.command import Command
 from heatsmooth.commands.inputs import RUNNING, WHICH, Images, Network, Shard
 from heatsmooth.commands.options import grouped
 from heatsmooth.progress import Progress, silent
@@ -126,7 +126,3 @@ class Certify(Command):
             write_log(certificates, self.tsv)
         note = other_sigma(self.network.source, self.settings.sigma)
         return summarised(certificates, self.settings, note=note, **run)
-
-    def show(self, result: Any) -> None:
-        """Print the summary, and certified accuracy by radius."""
-        show_accuracies(facts(result), "certified_accuracy")

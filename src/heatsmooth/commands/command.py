@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatsmooth.progress import Progress, silent
+from heatsmooth.results.guarantees import Subject
+
+ACCURACIES = ("certified_accuracy", "claimed_accuracy")
+"""Fields of results that are shares by radius."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +20,27 @@ class Command:
         raise NotImplementedError
 
     def show(self, result: Any) -> None:
-        """Print the result for people."""
-        show_fields(facts(result))
+        """Print the result for people: one line per field, and shares by radius as tables."""
+        fields = facts(result)
+        tables = {name: fields.pop(name) for name in ACCURACIES if name in fields}
+        show_fields(fields)
+        for name, shares in tables.items():
+            rows = [{"radius ≥": at, name.replace("_", " "): f"{share:.1%}"} for at, share in shares.items()]
+            show_table(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What commands that write one record per image say about all of them."""
+
+    command: str
+    out: str
+    """The run directory."""
+    images: int
+    subject: Subject
+    """The model that the radii or distances are about."""
+    left_out: tuple[str, ...] | None = None
+    """Images that could not be read."""
 
 
 def facts(result: Any) -> dict[str, Any]:
@@ -53,12 +76,3 @@ def show_table(rows: list[dict[str, str]], title: str = "") -> None:
 
     columns = tuple(Column(name) for name in rows[0])
     print(Table(title, columns, tuple(tuple(row.values()) for row in rows)).text(), end="")
-
-
-def show_accuracies(fields: dict[str, Any], *names: str) -> None:
-    """Print fields as lines, and those in ``names``, shares by radius, as tables."""
-    show_fields({name: value for name, value in fields.items() if name not in names})
-    for name in names:
-        if name in fields:
-            shares = fields[name].items()
-            show_table([{"radius ≥": radius, name.replace("_", " "): f"{share:.1%}"} for radius, share in shares])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.commands.certify import Certify
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from heatsmooth.results.training import TrainingResult
 
 AS_IT_IS = "as-it-is"
-PARTS: tuple[Literal["train"], Literal["test"]] = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from heatsmooth.commands.command import Command, facts, show_accuracies
+from heatsmooth.commands.command import Command, Summary
 from heatsmooth.commands.inputs import RUNNING, Images, Network
 from heatsmooth.progress import Progress, silent
-from heatsmooth.results.guarantees import Subject
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,17 +22,13 @@ RADII = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnePassSummary:
+class OnePassSummary(Summary):
     """What the one-pass radii of a run say together."""
 
     command: str = "one-pass"
-    out: str
-    images: int
     sigma: float
-    subject: Subject
     basis: str
     abstained: int
-    left_out: tuple[str, ...] | None = None
     mean_claimed_radius: float | None = None
     """0 counts where the class is wrong or abstained from."""
     claimed_accuracy: dict[str, float] | None = None
@@ -132,10 +127,6 @@ class OnePass(Command):
             with torch.inference_mode():
                 probabilities = probabilities_of(model(images.images(positions).to(device_of(model))))
             yield list(_results(images, positions, probabilities, calibration))
-
-    def show(self, result: Any) -> None:
-        """Print the summary, and claimed accuracy by radius."""
-        show_accuracies(facts(result), "claimed_accuracy")
 
 
 def _results(

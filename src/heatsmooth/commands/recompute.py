@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heatsmooth.certification.settings import RecomputedSettings, Settings
-from heatsmooth.commands.command import Command, facts, show_accuracies
+from heatsmooth.commands.command import Command
 from heatsmooth.commands.options import grouped
 from heatsmooth.progress import Progress, silent
 
@@ -66,7 +66,3 @@ class Recompute(Command):
         if self.tsv is not None:
             write_log(certificates, self.tsv)
         return summarised(certificates, settings, recomputed=str(self.source), asked=counted.asked)
-
-    def show(self, result: Any) -> None:
-        """Print the summary, and certified accuracy by radius."""
-        show_accuracies(facts(result), "certified_accuracy")

@@ -6,7 +6,6 @@ from heatsmooth.reporting.collection import Calibrated, Certification, Collectio
 from heatsmooth.reporting.figures import BAND
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text, share_text
 from heatsmooth.reporting.naming import Names
-from heatsmooth.results.radii import Radii
 from heatsmooth.table import Column, Table
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
@@ -105,16 +104,26 @@ def _summary_columns(about: str) -> tuple[Column, ...]:
     )
 
 
+def _correct_at(radius: float, about: str, text: str = "") -> Column:
+    """Certified accuracy at a radius, where there are labels."""
+
+    def value(item: Calibrated | Proven) -> float | None:
+        return None if item.claims.correct is None else float(item.claims.certified_accuracy(radius))
+
+    return Column(f"Correct at {text or plain(radius)}", value, share_text, about)
+
+
+def _acr(about: str) -> Column:
+    def value(item: Calibrated | Proven) -> float | None:
+        return None if item.claims.correct is None else item.claims.average_certified_radius
+
+    return Column("ACR", value, radius_text, about)
+
+
 def calibrated_table(collection: Collection, names: Names) -> Table | None:
     """Calibrated radii from one pass."""
     if not collection.calibrated:
         return None
-
-    def correct(radii: Radii, radius: float) -> float | None:
-        return None if radii.correct is None else float(radii.certified_accuracy(radius))
-
-    def acr(item: Calibrated) -> float | None:
-        return None if item.claims.correct is None else item.claims.average_certified_radius
 
     columns = (
         Column("Model", names.model_of, words=True),
@@ -124,9 +133,9 @@ def calibrated_table(collection: Collection, names: Names) -> Table | None:
         Column("Images", lambda item: len(item.claims), count_text),
         Column("With a radius", lambda item: float((item.claims.radii > 0).mean()), percent),
         *_summary_columns(CONFORMAL),
-        Column("Correct at 0.25", lambda item: correct(item.claims, 0.25), share_text, CONFORMAL),
-        Column("Correct at 0.5", lambda item: correct(item.claims, 0.5), share_text, CONFORMAL),
-        Column("ACR", acr, radius_text, CONFORMAL),
+        _correct_at(0.25, CONFORMAL),
+        _correct_at(0.5, CONFORMAL),
+        _acr(CONFORMAL),
     )
     note = (
         "A radius from one pass. For an image like the calibration images, it exceeds the statistical radius of the "
@@ -142,15 +151,6 @@ def proven_table(collection: Collection, names: Names) -> Table | None:
     if not collection.proven:
         return None
 
-    def correct(text: str, radius: float) -> Column:
-        def value(item: Proven) -> float | None:
-            return None if item.claims.correct is None else float(item.claims.certified_accuracy(radius))
-
-        return Column(f"Correct at {text}", value, share_text, DETERMINISTIC)
-
-    def acr(item: Proven) -> float | None:
-        return None if item.claims.correct is None else item.claims.average_certified_radius
-
     def accuracy(item: Proven) -> float | None:
         return None if item.claims.labels is None else float(item.claims.one_pass_correct.mean())
 
@@ -159,10 +159,10 @@ def proven_table(collection: Collection, names: Names) -> Table | None:
         Column("Images", lambda item: len(item.claims), count_text),
         Column("Accuracy", accuracy, share_text, "one pass"),
         *_summary_columns(DETERMINISTIC),
-        *(correct(f"{part}/255", part / 255) for part in PROVEN_RADII),
-        correct("0.25", 0.25),
-        correct("0.5", 0.5),
-        Column("ACR", acr, radius_text, DETERMINISTIC),
+        *(_correct_at(part / 255, DETERMINISTIC, f"{part}/255") for part in PROVEN_RADII),
+        _correct_at(0.25, DETERMINISTIC),
+        _correct_at(0.5, DETERMINISTIC),
+        _acr(DETERMINISTIC),
         Column("Time per image", lambda item: float(item.claims.seconds.mean()), duration),
     )
     note = (

@@ -61,16 +61,22 @@ class ReportedRun:
 
 
 @dataclass(frozen=True)
-class Training:
-    """A ``train``, ``smooth`` or ``distill`` run, with its curves over epochs."""
+class _OfRun:
+    """What was read of a run."""
 
     run: ReportedRun
-    curves: dict[str, tuple[Floats, Floats]]
 
     @property
     def name(self) -> str:
         """That of its run."""
         return self.run.name
+
+
+@dataclass(frozen=True)
+class Training(_OfRun):
+    """A ``train``, ``smooth`` or ``distill`` run, with its curves over epochs."""
+
+    curves: dict[str, tuple[Floats, Floats]]
 
     @property
     def model(self) -> str | None:
@@ -214,16 +220,10 @@ class PredictionLog:
 
 
 @dataclass(frozen=True)
-class AttackRun:
+class AttackRun(_OfRun):
     """An ``attack`` run."""
 
-    run: ReportedRun
     results: AttackResults
-
-    @property
-    def name(self) -> str:
-        """That of its run."""
-        return self.run.name
 
     @property
     def model(self) -> str | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 from heatsmooth.errors import require
@@ -175,34 +176,16 @@ class Changes(HeatChanges, PlanChanges, total=False):
     """Fields of ``Heat`` and ``Plan`` that differ from the preset."""
 
 
+_paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper")
+
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
     "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(lr=0.1)),
     "paper-cifar10": lambda sigma, deviation: (
-        Heat(
-            sigma,
-            distance="squared-logits",
-            penalty="logits",
-            estimator="projection",
-            projections=10,
-            delta=0.1,
-            scaling="paper",
-            noise="none",
-            timesteps=5,
-        ),
+        _paper(sigma, distance="squared-logits", projections=10, noise="none", timesteps=5),
         Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),
     ),
     "paper-imagenet": lambda sigma, deviation: (
-        Heat(
-            sigma,
-            distance="squared-probabilities",
-            penalty="logits",
-            estimator="projection",
-            projections=6,
-            delta=0.1,
-            scaling="paper",
-            weight=deviation**2,
-            noise="fraction",
-        ),
+        _paper(sigma, distance="squared-probabilities", projections=6, weight=deviation**2, noise="fraction"),
         Plan(lr=0.01, schedule="constant"),
     ),
 }
