@@ -82,7 +82,7 @@ class Demo(Command):
             out=out / f"{AFTER}-audited",
             computing=computing,
         ).run(progress)
-        if smoothing is None or audit is None:
+        if smoothing is None or not isinstance(audit, AuditResult):
             return None
         build_report([out], out / "report.html", title="heatsmooth demo")
         return Story(

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from heatsmooth.errors import InputError, require
 from heatsmooth.reporting.attack_tables import attacks_table, distance_table
-from heatsmooth.reporting.audits import audit_table, how_many
+from heatsmooth.reporting.audits import audit_table, how_many, proof_audit_table
 from heatsmooth.reporting.certificate_tables import (
     accuracy_table,
     calibrated_table,
@@ -136,7 +136,7 @@ def _result(collection: Collection, sections: list[Section], file: ReportFile) -
         trainings=len(collection.trainings),
         certifications=len(collection.certifications),
         attacks=len(collection.attacks),
-        audits=len(collection.audits),
+        audits=len(collection.audits) + len(collection.proof_audits),
         predictions=len(collection.predictions),
         comparisons=len(collection.comparisons),
         images=sum(len(item.claims) for item in collection.certifications),
@@ -209,8 +209,10 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
         Section(
             "audit",
             "Audit",
-            "Do the certificates of the average also hold for the network in one pass?",
-            tables=audits if several_audits else [],
+            "Do the certificates of the average also hold for the network in one pass?"
+            if collection.audits
+            else "Do attacks find anything against the deterministic radii?",
+            tables=[*(audits if several_audits else []), *_present(proof_audit_table(collection))],
             only_files=[] if several_audits else audits,
             always=bool(collection.audits),
         ),
@@ -258,7 +260,11 @@ def _absent(collection: Collection) -> list[tuple[str, str]]:
         (collection.attacks, "Attacks", attack),
         (collection.trainings, "Comparison of methods, training curves", smooth),
         (collection.timings, "Inference time", "heatsmooth compare RECIPE --out DIR"),
-        (collection.audits, "Audit", "heatsmooth audit --data D --from RUN --sigma 0.25 --out DIR"),
+        (
+            collection.audits or collection.proof_audits,
+            "Audit",
+            "heatsmooth audit --data D --from RUN --sigma 0.25 --out DIR",
+        ),
         (collection.galleries, "Gallery", attack),
     ]
     return [(what, command) for present, what, command in kinds if not present]
