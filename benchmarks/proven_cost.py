@@ -21,8 +21,9 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from examples.public_resnet import resnet20
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from public_resnet import resnet20
+
 from heatsmooth.certification.certificates import certify_each
 from heatsmooth.certification.deterministic import certify_network
 from heatsmooth.certification.settings import Sampling, Settings

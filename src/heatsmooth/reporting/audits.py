@@ -76,7 +76,7 @@ def proof_audit_table(collection: Collection) -> Table | None:
         Column("Median distance / radius", close("median"), share_text, "network · attack, upper bound"),
     )
     note = (
-        "Attacks on the network inside its deterministic radii. One break would refute the proof. Every candidate is "
+        "Attacks on the network inside its deterministic radii. One break would refute the proof. Breaks are "
         "judged by the network as it is deployed. Distances are those of an attack without a limit: how much larger "
         "than the radius they are shows how much a better proof could gain at most."
     )

@@ -24,7 +24,7 @@ from heatsmooth.reporting.certificate_tables import (
 )
 from heatsmooth.reporting.chart import Chart
 from heatsmooth.reporting.collection import Collection, Note
-from heatsmooth.reporting.compared import gains_table, means_table, ratios_table
+from heatsmooth.reporting.compared import gains_table, means_table, proven_means_table, ratios_table
 from heatsmooth.reporting.figures import attack_charts, certified_charts, probability_charts, training_charts
 from heatsmooth.reporting.formats import (
     count_text,
@@ -37,6 +37,7 @@ from heatsmooth.reporting.formats import (
 )
 from heatsmooth.reporting.frontiers import frontier_charts, frontier_tables
 from heatsmooth.reporting.gallery import picture_groups
+from heatsmooth.reporting.guarantees import guarantees_charts, guarantees_table
 from heatsmooth.reporting.method_tables import methods_table, timing_table
 from heatsmooth.reporting.naming import Names
 from heatsmooth.reporting.pdf import pdf
@@ -188,6 +189,13 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
         ),
         _certificates(collection, names),
         Section(
+            "guarantees",
+            "Kinds of guarantee",
+            "What each kind of guarantee costs and gives.",
+            guarantees_charts(collection, names),
+            _present(guarantees_table(collection, names)),
+        ),
+        Section(
             "attacks",
             "Attacks",
             "The smallest perturbations found that change the class. They are upper bounds; certificates are lower "
@@ -201,6 +209,7 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
             tables=_present(
                 methods_table(collection),
                 means_table(collection.comparisons),
+                proven_means_table(collection.comparisons),
                 gains_table(collection.comparisons),
                 ratios_table(collection.comparisons),
                 timing_table(collection),

@@ -1,0 +1,167 @@
+"""What each kind of guarantee costs and gives: deterministic, statistical and conformal radii side by side.
+
+Each column, and each line of the figure, has one model and one basis. They are never averaged or ranked together.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heatsmooth.reporting.certificate_tables import CONFORMAL, DETERMINISTIC, STATISTICAL
+from heatsmooth.reporting.chart import Chart, Series, grid
+from heatsmooth.reporting.collection import Calibrated, Certification, Collection, Proven
+from heatsmooth.reporting.figures import BAND
+from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text
+from heatsmooth.reporting.naming import Names
+from heatsmooth.results.radii import Radii
+from heatsmooth.table import NONE, Column, Table
+
+AVERAGES = 5
+"""At most this many averages are shown: those with the largest ACR."""
+RADII = {"36/255": 36 / 255, "0.25": 0.25, "72/255": 72 / 255, "108/255": 108 / 255, "0.5": 0.5}
+Shown = Callable[["Kind"], str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The radii of one model on one basis; all images have labels."""
+
+    model: str
+    made: str
+    """How the model was made, and how long that took."""
+    about: str
+    """Which model the radii cover, and on what they rest."""
+    false: str
+    """When a radius may be false."""
+    claims: Radii
+    passes: float | None = 1.0
+    """Per certificate."""
+    seconds: float | None = None
+    """Per certificate."""
+    clean: float | None = None
+    """Accuracy of one pass."""
+
+
+def kinds(collection: Collection, names: Names) -> list[Kind]:
+    """Deterministic, statistical and conformal radii of labelled images; none if there are no deterministic ones."""
+    proven = [item for item in collection.proven if item.labelled]
+    if not proven:
+        return []
+    averages = [item for item in collection.certifications if item.labelled and item.top_k == 1]
+    best = sorted(averages, key=lambda item: -(item.acr or 0.0))[:AVERAGES]
+    lines = names.lines(best)
+    calibrated = [item for item in collection.calibrated if item.claims.correct is not None]
+    return [
+        *(_deterministic(item, collection, names) for item in proven),
+        *(_statistical(item, collection, lines[item.name][0]) for item in averages if item in best),
+        *(_conformal(item, collection, names) for item in calibrated),
+    ]
+
+
+def _made(model: str | None, collection: Collection) -> str:
+    maker = collection.maker(model)
+    if maker is None:
+        return NONE
+    return f"{maker.method or maker.run.command}, {'no labels' if maker.unlabelled else 'labels'}, " + duration(
+        maker.run.info.seconds
+    )
+
+
+def _deterministic(item: Proven, collection: Collection, names: Names) -> Kind:
+    return Kind(
+        names.model_of(item),
+        _made(item.model, collection),
+        DETERMINISTIC,
+        "never",
+        item.claims,
+        seconds=float(item.claims.seconds.mean()),
+        clean=float(item.claims.one_pass_correct.mean()),
+    )
+
+
+def _statistical(item: Certification, collection: Collection, name: str) -> Kind:
+    certificates = item.certificates
+    return Kind(
+        name,
+        _made(item.model, collection),
+        STATISTICAL,
+        f"with probability at most α = {plain(item.claims.basis.alpha)}",
+        item.claims,
+        passes=None if certificates is None else float(certificates.samples.mean()),
+        seconds=None if item.seconds is None else float(item.seconds.mean()),
+        clean=None if certificates is None else float(certificates.one_pass_correct.mean()),
+    )
+
+
+def _conformal(item: Calibrated, collection: Collection, names: Names) -> Kind:
+    confidence = item.claims.basis.confidence
+    risk = NONE if confidence is None else plain(round(1 - confidence, 10))
+    return Kind(
+        names.model_of(item),
+        _made(item.model, collection),
+        CONFORMAL,
+        f"with probability at most {risk} over images like the calibration images; not under attack",
+        item.claims,
+    )
+
+
+def guarantees_table(collection: Collection, names: Names) -> Table | None:
+    """One column per model and basis, one row per fact."""
+    shown = kinds(collection, names)
+    if not shown:
+        return None
+
+    def certified(radius: float) -> Shown:
+        return lambda kind: percent(float(kind.claims.certified_accuracy(radius)))
+
+    facts: dict[str, Shown] = {
+        "Made by": lambda kind: kind.made,
+        "May be false": lambda kind: kind.false,
+        "Passes per image": lambda kind: count_text(kind.passes),
+        "Time per image": lambda kind: duration(kind.seconds),
+        "Images": lambda kind: count_text(len(kind.claims)),
+        "Clean accuracy of one pass": lambda kind: percent(kind.clean),
+        **{f"Certified accuracy at {text}": certified(radius) for text, radius in RADII.items()},
+        "ACR": lambda kind: radius_text(kind.claims.average_certified_radius),
+    }
+    columns = (Column("", words=True), *(Column(kind.model, about=kind.about) for kind in shown))
+    rows = tuple((name, *(fact(kind) for kind in shown)) for name, fact in facts.items())
+    note = (
+        "Each column is about one model on one basis. A radius of the average says nothing about one pass of the "
+        "network, and the other way round. Wrong classes and abstentions count as 0. "
+        f"At most {AVERAGES} averages are shown, those with the largest ACR; the tables above have all of them."
+    )
+    return Table("What each kind of guarantee costs and gives", columns, rows, note, "guarantees")
+
+
+def guarantees_charts(collection: Collection, names: Names) -> list[Chart]:
+    """Certified accuracy against radius, one line per model and basis."""
+    shown = kinds(collection, names)
+    if not shown:
+        return []
+    at = grid(max(0.05, *(float(kind.claims.radii.max()) for kind in shown)))
+    series = []
+    for kind in shown:
+        share = kind.claims.certified_accuracy(at)
+        low, high = kind.claims.certified_accuracy_band(at, alpha=BAND)
+        last, name = int((share > 0).sum()) + 1, f"{kind.model}: {kind.about.split(',')[0]}"
+        series.append(Series(name, names.style(name), at[:last], share[:last], low[:last], high[:last]))
+    return [
+        Chart(
+            key="guarantees",
+            title="Certified accuracy by kind of guarantee",
+            caption=(
+                "Share of all images that are correct and have a radius of at least r. The name of a line says which "
+                "model it covers and what the radii rest on. Lines of a network and of an average are about different "
+                "models: compare what they cover and cost before how high they are. "
+                "Bands: Clopper–Pearson, 95\u00a0% at each radius."
+            ),
+            x_title="L2 radius r, images in [0, 1]",
+            y_title="certified accuracy",
+            series=tuple(series),
+            x_max=float(at[-1]) * 1.02,
+            y_max=1.0,
+            shape="step",
+            percent=True,
+            band="95 %",
+        )
+    ]
