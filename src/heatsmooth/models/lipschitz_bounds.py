@@ -232,3 +232,11 @@ def _parts(model: nn.Module) -> tuple[LipschitzNetwork, Tensor, Tensor]:
 def is_lipschitz(model: nn.Module) -> bool:
     """Whether a network is Lipschitz by construction, so that it has a deterministic radius."""
     return isinstance(model.network if isinstance(model, Classifier) else model, LipschitzNetwork)
+
+
+def refuse_lipschitz(model: nn.Module, remedy: str) -> None:
+    """Refuse a network that has a deterministic radius, where what is asked for has no use; ``remedy``: what has."""
+    require(
+        not is_lipschitz(model),
+        f"`source`: expected a network without a proven radius, got one that is Lipschitz by construction; {remedy}",
+    )
