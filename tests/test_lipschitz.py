@@ -80,8 +80,7 @@ def test_weights_changed_after_the_scale_was_stored_enlarge_the_constant(name: s
 
 
 @pytest.mark.parametrize("name", ["convolution", "dense"])
-@given(seed=SEEDS)
-@FEW
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_negative_scales_enlarge_the_constant(name: str, seed: int) -> None:
     make, shape = LAYERS[name]
     layer = randomised(make(), seed, 1.0)
@@ -214,15 +213,13 @@ def test_a_tight_radius_holds_in_float32(seed: int, size: float) -> None:
 )
 def test_a_planted_bug_in_the_radius_is_caught(number: str, factor: float) -> None:
     model = straight()
+    model.std.fill_(0.25)  # in every channel, so that the radius is as large as it can be
     images = torch.rand(8, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     proven = DeterministicRadius(model)
     assert lost(model, images, proven(images, model(images))) == 0
-    wrong = proven.get_buffer(number)
-    wrong *= factor
-    model.std.fill_(0.25)  # now a factor forgotten anywhere is a radius that is too large
-    fresh = DeterministicRadius(model)
-    fresh.get_buffer(number).copy_(fresh.get_buffer(number) * factor)
-    assert lost(model, images, fresh(images, model(images))) > 0
+    planted = proven.get_buffer(number)
+    planted *= factor
+    assert lost(model, images, proven(images, model(images))) > 0
 
 
 class RepeatedChannels(MoreChannels):

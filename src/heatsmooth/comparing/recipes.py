@@ -128,8 +128,11 @@ class Recipe:
         for name, method in self.methods.items():
             if isinstance(method, Trained):
                 shorter[name] = replace(method, plan=replace(method.plan, epochs=1, batch_size=16))
-            elif isinstance(method, Smoothed | Distilled):
+            elif isinstance(method, Smoothed):
                 shorter[name] = replace(method, plan=method.plan | {"epochs": 1, "batch_size": 16})
+            elif isinstance(method, Distilled):
+                plan: PlanChanges = {**method.plan, "epochs": 1, "batch_size": 16}
+                shorter[name] = replace(method, student="lipschitz-tiny", plan=plan)
             else:
                 shorter[name] = method
         few = {
