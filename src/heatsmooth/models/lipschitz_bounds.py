@@ -174,14 +174,19 @@ class DeterministicRadius(nn.Module):
             "std": std,
             "growth": inverse_std * up,  # of the normalised norm, by distance from the image
             "rate": (1 - SLACK) / self.constant,
+            "most_rate": up / self.constant,
+            "up": up,
             "inverse_distances": 1 / (distances + 1e-30) / up,
             "logit_slopes": 2 * share * lengths * features.norm.slope * up,
             "logit_offsets": 2 * share * (lengths * features.norm.offset + bias) * up + UNDERFLOW,
             "feature_slope": 2 * features.error.slope * up,
             "feature_offset": 2 * features.error.offset * up,
         }
-        for name, number in numbers.items():  # as buffers, constants keep all digits in an ONNX file
-            self.register_buffer(name, torch.as_tensor(number, dtype=torch.float64, device=rows.device))
+        for name, number in numbers.items():
+            # In an ONNX file, buffers keep all digits. The exporter drops factors near 1 and summands near 0, but only
+            # numbers without dimensions: so each has one.
+            values = torch.atleast_1d(torch.as_tensor(number, dtype=torch.float64, device=rows.device))
+            self.register_buffer(name, values)
 
     def forward(self, images: Tensor, logits: Tensor) -> Tensor:
         """Radii (batch,), double, of images (batch, channels, height, width) and their logits (batch, classes)."""
@@ -203,8 +208,8 @@ class DeterministicRadius(nn.Module):
         predicted = z.argmax(1)
         others = torch.arange(z.shape[1], device=z.device) != predicted[:, None]
         margins, inverse = z.amax(1, keepdim=True) - z, held["inverse_distances"][predicted]
-        most = torch.where(others, margins * inverse, torch.inf).amin(1) / self.constant
-        norm = normalised.flatten(1).square().sum(1).sqrt() * (1 + SLACK) + most * held["growth"]
+        most = torch.where(others, margins * inverse, torch.inf).amin(1) * held["most_rate"]
+        norm = normalised.flatten(1).square().sum(1).sqrt() * held["up"] + most * held["growth"]
         errors = held["logit_slopes"] * norm[:, None] + held["logit_offsets"]
         errors = errors + torch.where(others, 0.0, errors).sum(1, keepdim=True)
         before = held["feature_slope"] * norm + held["feature_offset"]
