@@ -132,7 +132,7 @@ def test_a_student_can_be_compared_alone(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_deterministic_certificates_have_a_table_of_their_own() -> None:
-    figures = [
+    figures: list[dict[Measure, float | None]] = [
         {Measure.ONE_PASS_ACCURACY: 0.6, Measure.CERTIFIED_AT_36: share, Measure.ACR: 0.25} for share in (0.4, 0.5)
     ]
     one = Comparison(methods={}, proven={"distilled": MethodFigures.of(figures)}, proven_images=10_000, seeds=(0, 1))
