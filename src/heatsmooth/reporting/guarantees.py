@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from heatsmooth.reporting.certificate_tables import CONFORMAL, DETERMINISTIC, STATISTICAL
 from heatsmooth.reporting.chart import Chart, Series, grid
-from heatsmooth.reporting.collection import Calibrated, Certification, Collection, Proven
+from heatsmooth.reporting.collection import Calibrated, Certification, Collection, Proven, Training
 from heatsmooth.reporting.figures import BAND
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text
 from heatsmooth.reporting.naming import Names
@@ -26,8 +26,8 @@ class Kind:
     """The radii of one model on one basis; all images have labels."""
 
     model: str
-    made: str
-    """How the model was made, and how long that took."""
+    maker: Training | None
+    """What made the model, if that is in the report."""
     about: str
     """Which model the radii cover, and on what they rest."""
     false: str
@@ -57,19 +57,10 @@ def kinds(collection: Collection, names: Names) -> list[Kind]:
     ]
 
 
-def _made(model: str | None, collection: Collection) -> str:
-    maker = collection.maker(model)
-    if maker is None:
-        return NONE
-    return f"{maker.method or maker.run.command}, {'no labels' if maker.unlabelled else 'labels'}, " + duration(
-        maker.run.info.seconds
-    )
-
-
 def _deterministic(item: Proven, collection: Collection, names: Names) -> Kind:
     return Kind(
         names.model_of(item),
-        _made(item.model, collection),
+        collection.maker(item.model),
         DETERMINISTIC,
         "never",
         item.claims,
@@ -82,9 +73,9 @@ def _statistical(item: Certification, collection: Collection, name: str) -> Kind
     certificates = item.certificates
     return Kind(
         name,
-        _made(item.model, collection),
+        collection.maker(item.model),
         STATISTICAL,
-        f"with probability at most α = {plain(item.claims.basis.alpha)}",
+        f"probability {plain(item.claims.basis.alpha)}",
         item.claims,
         passes=None if certificates is None else float(certificates.samples.mean()),
         seconds=None if item.seconds is None else float(item.seconds.mean()),
@@ -97,9 +88,9 @@ def _conformal(item: Calibrated, collection: Collection, names: Names) -> Kind:
     risk = NONE if confidence is None else plain(round(1 - confidence, 10))
     return Kind(
         names.model_of(item),
-        _made(item.model, collection),
+        collection.maker(item.model),
         CONFORMAL,
-        f"with probability at most {risk} over images like the calibration images; not under attack",
+        f"probability {risk}, unless attacked",
         item.claims,
     )
 
@@ -114,19 +105,24 @@ def guarantees_table(collection: Collection, names: Names) -> Table | None:
         return lambda kind: percent(float(kind.claims.certified_accuracy(radius)))
 
     facts: dict[str, Shown] = {
-        "Made by": lambda kind: kind.made,
+        "Made by": lambda kind: (kind.maker and kind.maker.method) or NONE,
+        "Labels": lambda kind: NONE if kind.maker is None else "no" if kind.maker.unlabelled else "yes",
+        "Training": lambda kind: duration(kind.maker.run.info.seconds if kind.maker else None),
         "May be false": lambda kind: kind.false,
         "Passes per image": lambda kind: count_text(kind.passes),
         "Time per image": lambda kind: duration(kind.seconds),
         "Images": lambda kind: count_text(len(kind.claims)),
-        "Clean accuracy of one pass": lambda kind: percent(kind.clean),
-        **{f"Certified accuracy at {text}": certified(radius) for text, radius in RADII.items()},
+        "Clean accuracy": lambda kind: percent(kind.clean),
+        **{f"Certified at {text}": certified(radius) for text, radius in RADII.items()},
         "ACR": lambda kind: radius_text(kind.claims.average_certified_radius),
     }
     columns = (Column("", words=True), *(Column(kind.model, about=kind.about) for kind in shown))
     rows = tuple((name, *(fact(kind) for kind in shown)) for name, fact in facts.items())
     note = (
-        "Each column is about one model on one basis. A radius of the average says nothing about one pass of the "
+        "Each column is about one model on one basis. Clean accuracy: of one pass. Certified: the share of all images "
+        "that are correct with a radius of at least this. Training does not include that of the network it started from. "
+        "May be false: with at most this probability per image, for calibrated radii over images like the calibration "
+        "images. A radius of the average says nothing about one pass of the "
         "network, and the other way round. Wrong classes and abstentions count as 0. "
         f"At most {AVERAGES} averages are shown, those with the largest ACR; the tables above have all of them."
     )
@@ -143,7 +139,8 @@ def guarantees_charts(collection: Collection, names: Names) -> list[Chart]:
     for kind in shown:
         share = kind.claims.certified_accuracy(at)
         low, high = kind.claims.certified_accuracy_band(at, alpha=BAND)
-        last, name = int((share > 0).sum()) + 1, f"{kind.model}: {kind.about.split(',')[0]}"
+        covers = kind.about.replace(", in one pass", "").split(",")[0]
+        last, name = int((share > 0).sum()) + 1, f"{kind.model}: {covers}"
         series.append(Series(name, names.style(name), at[:last], share[:last], low[:last], high[:last]))
     return [
         Chart(
