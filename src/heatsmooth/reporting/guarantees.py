@@ -120,7 +120,7 @@ def guarantees_table(collection: Collection, names: Names) -> Table | None:
     rows = tuple((name, *(fact(kind) for kind in shown)) for name, fact in facts.items())
     note = (
         "Each column is about one model on one basis. Clean accuracy: of one pass. Certified: the share of all images "
-        "that are correct with a radius of at least this. Training does not include that of the network it started from. "
+        "that are correct with a radius of at least this. Training: without that of the network it started from. "
         "May be false: with at most this probability per image, for calibrated radii over images like the calibration "
         "images. A radius of the average says nothing about one pass of the "
         "network, and the other way round. Wrong classes and abstentions count as 0. "

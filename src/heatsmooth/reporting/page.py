@@ -188,13 +188,7 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
             frontier_tables(collection.frontiers),
         ),
         _certificates(collection, names),
-        Section(
-            "guarantees",
-            "Kinds of guarantee",
-            "What each kind of guarantee costs and gives.",
-            guarantees_charts(collection, names),
-            _present(guarantees_table(collection, names)),
-        ),
+        _guarantees(collection, names),
         Section(
             "attacks",
             "Attacks",
@@ -252,6 +246,16 @@ def _certificates(collection: Collection, names: Names) -> Section:
             calibrated_table(collection, names),
             proven_table(collection, names),
         ),
+    )
+
+
+def _guarantees(collection: Collection, names: Names) -> Section:
+    return Section(
+        "guarantees",
+        "Kinds of guarantee",
+        "What each kind of guarantee costs and gives.",
+        guarantees_charts(collection, names),
+        _present(guarantees_table(collection, names)),
     )
 
 
