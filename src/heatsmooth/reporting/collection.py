@@ -190,6 +190,11 @@ class Calibrated:
     claims: Radii
     choices: CalibrationChoices
 
+    @property
+    def labelled(self) -> bool:
+        """Whether accuracy is known."""
+        return self.claims.correct is not None
+
 
 @dataclass(frozen=True)
 class Proven:

@@ -43,18 +43,17 @@ class Kind:
 
 def kinds(collection: Collection, names: Names) -> list[Kind]:
     """Deterministic, statistical and conformal radii of labelled images; none if there are no deterministic ones."""
-    proven = [item for item in collection.proven if item.labelled]
-    if not proven:
-        return []
-    averages = [item for item in collection.certifications if item.labelled and item.top_k == 1]
-    best = sorted(averages, key=lambda item: -(item.acr or 0.0))[:AVERAGES]
+    proven = [_deterministic(item, collection, names) for item in collection.proven if item.labelled]
+    calibrated = [_conformal(item, collection, names) for item in collection.calibrated if item.labelled]
+    return [*proven, *_averages(collection, names), *calibrated] if proven else []
+
+
+def _averages(collection: Collection, names: Names) -> list[Kind]:
+    """The averages with the largest ACR, in the order of the collection."""
+    items = [item for item in collection.certifications if item.labelled and item.top_k == 1]
+    best = sorted(items, key=lambda item: item.claims.average_certified_radius, reverse=True)[:AVERAGES]
     lines = names.lines(best)
-    calibrated = [item for item in collection.calibrated if item.claims.correct is not None]
-    return [
-        *(_deterministic(item, collection, names) for item in proven),
-        *(_statistical(item, collection, lines[item.name][0]) for item in averages if item in best),
-        *(_conformal(item, collection, names) for item in calibrated),
-    ]
+    return [_statistical(item, collection, lines[item.name][0]) for item in items if item in best]
 
 
 def _deterministic(item: Proven, collection: Collection, names: Names) -> Kind:
@@ -95,29 +94,37 @@ def _conformal(item: Calibrated, collection: Collection, names: Names) -> Kind:
     )
 
 
+def _certified_at(radius: float) -> Shown:
+    return lambda kind: percent(float(kind.claims.certified_accuracy(radius)))
+
+
+def _labels(kind: Kind) -> str:
+    return NONE if kind.maker is None else "no" if kind.maker.unlabelled else "yes"
+
+
+FACTS: dict[str, Shown] = {
+    "Made by": lambda kind: (kind.maker and kind.maker.method) or NONE,
+    "Labels": _labels,
+    "Training": lambda kind: duration(kind.maker.run.info.seconds if kind.maker else None),
+    "May be false": lambda kind: kind.false,
+    "Passes per image": lambda kind: count_text(kind.passes),
+    "Time per image": lambda kind: duration(kind.seconds),
+    "Images": lambda kind: count_text(len(kind.claims)),
+    "Clean accuracy": lambda kind: percent(kind.clean),
+    **{f"Certified at {text}": _certified_at(radius) for text, radius in RADII.items()},
+    "ACR": lambda kind: radius_text(kind.claims.average_certified_radius),
+}
+"""The rows of the table."""
+
+
 def guarantees_table(collection: Collection, names: Names) -> Table | None:
     """One column per model and basis, one row per fact."""
     shown = kinds(collection, names)
     if not shown:
         return None
 
-    def certified(radius: float) -> Shown:
-        return lambda kind: percent(float(kind.claims.certified_accuracy(radius)))
-
-    facts: dict[str, Shown] = {
-        "Made by": lambda kind: (kind.maker and kind.maker.method) or NONE,
-        "Labels": lambda kind: NONE if kind.maker is None else "no" if kind.maker.unlabelled else "yes",
-        "Training": lambda kind: duration(kind.maker.run.info.seconds if kind.maker else None),
-        "May be false": lambda kind: kind.false,
-        "Passes per image": lambda kind: count_text(kind.passes),
-        "Time per image": lambda kind: duration(kind.seconds),
-        "Images": lambda kind: count_text(len(kind.claims)),
-        "Clean accuracy": lambda kind: percent(kind.clean),
-        **{f"Certified at {text}": certified(radius) for text, radius in RADII.items()},
-        "ACR": lambda kind: radius_text(kind.claims.average_certified_radius),
-    }
     columns = (Column("", words=True), *(Column(kind.model, about=kind.about) for kind in shown))
-    rows = tuple((name, *(fact(kind) for kind in shown)) for name, fact in facts.items())
+    rows = tuple((name, *(fact(kind) for kind in shown)) for name, fact in FACTS.items())
     note = (
         "Each column is about one model on one basis. Clean accuracy: of one pass. Certified: the share of all images "
         "that are correct with a radius of at least this. Training: without that of the network it started from. "
