@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 demo: $(VENV)/installed ## The whole story on the embedded images.
 	$(BIN)/heatsmooth demo
 
-compare-%: $(VENV)/installed ## The paper's comparison; make compare-fashion-small takes 20 minutes.
+compare-%: $(VENV)/installed ## The paper's comparison; make compare-fashion-small takes 25 minutes.
 	$(BIN)/heatsmooth compare $* --out runs/$*
 
 test: lint types pytest ## Everything that must hold before a change lands.

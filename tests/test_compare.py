@@ -12,7 +12,9 @@ from heatsmooth.commands.line import run
 from heatsmooth.comparing.recipes import RECIPES, Given, Smoothed, Trained
 from heatsmooth.errors import InputError
 from heatsmooth.models import save
+from heatsmooth.reporting.compared import means_table, proven_means_table
 from heatsmooth.results.certificates import read_certificates
+from heatsmooth.results.comparison import Comparison, Measure, MethodFigures
 from heatsmooth.runs import read_json
 from tests.conftest import colour_folders, refused, tiny_classifier
 
@@ -25,7 +27,9 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_attacks_and_chang
     words = [*SHORT, "--data", fashion, "--out", str(tmp_path), "--json"]
     assert run(words) == 0
     found = json.loads(capsys.readouterr().out)
-    assert list(found["methods"]) == list(RECIPES["fashion-small"].methods)
+    assert [*found["methods"], *found["proven"]] == list(RECIPES["fashion-small"].methods)
+    assert 0 <= found["proven"]["distilled"]["certified_at_36/255"] <= found["proven"]["distilled"]["one_pass_accuracy"]
+    assert found["proven_images"] == 4
     assert all(0 <= row["agreement"] <= 1 for row in found["methods"].values())
     origins = {name: gain["from"] for name, gain in found["gains"].items()}
     assert origins == {"paper-imagenet": "undefended", "bootcamp": "undefended", "adversarial-smoothed": "adversarial"}
@@ -36,7 +40,9 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_attacks_and_chang
     assert (
         times["undefended"]["factor"] == found["gains"]["bootcamp"]["certified"]["average_certified_radius"]["factor"]
     )
-    assert (tmp_path / "report.html").stat().st_size > 10_000
+    page = (tmp_path / "report.html").read_text()
+    assert "What each kind of guarantee costs and gives" in page
+    assert "Audit of the deterministic radii" in page
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")} | {
         path: path.read_bytes() for path in tmp_path.rglob("model.safetensors")
     }
@@ -47,7 +53,9 @@ def test_a_rehearsal_goes_through_every_stage_and_repeating_it_attacks_and_chang
     assert json.loads(capsys.readouterr().out) == found
     assert found["seconds"] > 0
     assert run(words[:-1]) == 0
-    assert "against that of" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "against that of" in shown
+    assert "Networks that are Lipschitz by construction, 4 images" in shown
     assert {path: path.read_bytes() for path in files} == files
 
 
@@ -105,6 +113,28 @@ def test_chosen_methods_bring_what_they_are_smoothed_from() -> None:
     chosen = Compare(recipe="cifar10-small", changes=changes).resolved()
     assert list(chosen.methods) == ["adversarial", "adversarial-smoothed"]
     assert list(chosen.compared) == ["adversarial-smoothed"]
+
+
+def test_a_student_can_be_compared_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SHORT, "--out", str(tmp_path), "--methods", "distilled"]) == 0
+    assert "Deterministic: the network itself keeps its class" in capsys.readouterr().out
+    found = Comparison.read(tmp_path / "comparison.json")
+    assert found.methods == {}
+    assert found.sigma is None
+    assert read_json(tmp_path / "seed-0/distilled/run.json")["settings"]["student"]["architecture"] == "lipschitz-tiny"
+
+
+def test_deterministic_certificates_have_a_table_of_their_own() -> None:
+    figures: list[dict[Measure, float | None]] = [
+        {Measure.ONE_PASS_ACCURACY: 0.6, Measure.CERTIFIED_AT_36: share, Measure.ACR: 0.25} for share in (0.4, 0.5)
+    ]
+    one = Comparison(methods={}, proven={"distilled": MethodFigures.of(figures)}, proven_images=10_000, seeds=(0, 1))
+    table = proven_means_table([("runs", one)])
+    assert table is not None
+    assert table.cells[0][:4] == ["distilled", "10,000", "60.0% ± 0.0%", "45.0% ± 7.1%"]
+    assert {column.about for column in table.columns[3:]} == {"network, in one pass · deterministic"}
+    assert means_table([("runs", one)]) is None
+    assert "proven" not in Comparison(methods={}).to_json()
 
 
 def test_a_network_can_be_brought_in_place_of_the_baseline() -> None:

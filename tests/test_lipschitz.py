@@ -79,6 +79,31 @@ def test_weights_changed_after_the_scale_was_stored_enlarge_the_constant(name: s
     assert jacobian_norm(layer, x) <= bound
 
 
+@pytest.mark.parametrize("name", ["convolution", "dense"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_negative_scales_enlarge_the_constant(name: str, seed: int) -> None:
+    make, shape = LAYERS[name]
+    layer = randomised(make(), seed, 1.0)
+    layer.scale[::2] *= -1
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 10
+    bound = layer_bound(layer, shape[1] * shape[2])
+    assert jacobian_norm(layer, x) <= bound.constant
+    assert bound.error.slope > 0
+
+
+def test_what_the_proof_does_not_cover_is_refused() -> None:
+    even, steep = SLL(3, 2).eval(), randomised(SLL(3), 0, 1.0)
+    with torch.no_grad():
+        steep.log_q[0] = -400
+    for layer in (even, steep):
+        with pytest.raises(hs.InputError, match="expected odd kernels and log q"):
+            layer_bound(layer, 25)
+    model, images = small(), torch.rand(2, 3, 4, 4)
+    for images_as, logits_as in ((torch.float16, torch.float32), (torch.float32, torch.bfloat16)):
+        with pytest.raises(hs.InputError, match="expected images and logits in float32"):
+            DeterministicRadius(model)(images.to(images_as), torch.rand(2, 4).to(logits_as))
+
+
 def small(seed: int = 0, scale: float = 0.3, std: tuple[float, ...] = (0.5,), depth: int = 2) -> Any:
     """A network of 4×4 images into 4 classes."""
     layout = layers.Layout(4, (depth, depth, depth), 12)
@@ -141,6 +166,107 @@ def test_the_radius_of_a_linear_network_is_the_distance_to_its_boundary() -> Non
             float(logit[first] - logit[j]) / float((rows[first] - rows[j]).norm()) for j in range(4) if j != first
         )
         assert 0.25 * exact * (1 - 1e-4) - 1e-4 <= radius < 0.25 * exact  # 0.25: the smallest deviation
+
+
+def straight(seed: int = 0) -> Any:
+    """A linear network with different deviations per channel: its radius is nearly the distance to the boundary."""
+    model = small(std=(0.25, 0.5, 0.5), depth=0)
+    model.network.layers = nn.Sequential(OnePixel()).eval()
+    model.network.last = randomised(LastLayer(48, 4), seed, 1.0)
+    return model
+
+
+def lost(model: Any, images: Tensor, radii: Tensor) -> int:
+    """How many images change their class within their radius, at the nearest float32 points along the gradients."""
+    changed = 0
+    for image, radius in zip(images, radii.tolist(), strict=True):
+        x = image[None].clone().requires_grad_(True)
+        out = model(x)[0]
+        own = int(out.argmax())
+        for other in set(range(4)) - {own}:
+            (gradient,) = torch.autograd.grad(out[other] - out[own], x, retain_graph=True)
+            step = gradient.double() / gradient.double().norm()
+            for share in (1.0, 1 - 1e-6, 1 - 1e-4):
+                moved = (image.double() + share * radius * step).float()
+                inside = float((moved.double() - image.double()).norm()) <= radius
+                changed += inside and int(model(moved).argmax()) != own
+    return changed
+
+
+@given(seed=SEEDS, size=st.sampled_from([1.0, 1e3]))
+@FEW
+def test_a_tight_radius_holds_in_float32(seed: int, size: float) -> None:
+    """The radius is nearly the distance to the boundary, so that an error of a few units in the last place shows."""
+    model = straight(seed)
+    model.network.last.weight.data[:, 16:] = 0.0  # the channel whose deviation is the smallest decides
+    model.network.last.train().eval()
+    images = size * torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+    radii = DeterministicRadius(model)(images, model(images))
+    assert lost(model, images, radii) == 0
+    assert lost(model, images, radii * 1.001 + 1e-4 * size) > 0
+
+
+@pytest.mark.parametrize(
+    ("number", "factor"),
+    [("rate", 4.0), ("inverse_distances", math.sqrt(2)), ("inverse_distances", 2.0)],
+    ids=["no deviation", "length of a row instead of a distance", "half of the margin forgotten"],
+)
+def test_a_planted_bug_in_the_radius_is_caught(number: str, factor: float) -> None:
+    model = straight()
+    model.std.fill_(0.25)  # in every channel, so that the radius is as large as it can be
+    images = torch.rand(8, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    proven = DeterministicRadius(model)
+    assert lost(model, images, proven(images, model(images))) == 0
+    planted = proven.get_buffer(number)
+    planted *= factor
+    assert lost(model, images, proven(images, model(images))) > 0
+
+
+class RepeatedChannels(MoreChannels):
+    """The first channels again instead of zeros."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x[:, : self.more]], 1)
+
+
+class SummedPixels(nn.PixelUnshuffle):
+    """Neighbouring pixels are added, not kept side by side."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as the base class names it
+        return 4 * F.avg_pool2d(input, 2)
+
+
+class RepeatedPixel(OnePixel):
+    """All features twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([super().forward(x)] * 2, 1)
+
+
+class WrongTranspose(SLL):
+    """The kernel is not mirrored on the way back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.to(x.dtype)
+        hidden = (self.present_scale(x) * F.conv2d(x, weight, padding=1)).relu()
+        return x - F.conv2d(hidden, weight.transpose(0, 1), padding=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shape"),
+    [
+        (lambda: RepeatedChannels(2), (2, 3, 3)),
+        (lambda: SummedPixels(2), (2, 4, 4)),
+        (RepeatedPixel, (2, 3, 3)),
+        (lambda: WrongTranspose(3), (3, 5, 5)),
+    ],
+    ids=["more channels", "unshuffle", "one pixel", "transpose"],
+)
+def test_a_planted_bug_in_a_layer_is_caught_by_the_jacobian(
+    wrong: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    layer = randomised(wrong(), 0, 1.0)
+    assert max(jacobian_norm(layer, 10 * torch.randn(shape)) for _ in range(3)) > 1.01
 
 
 def test_ties_and_logits_that_are_not_finite_have_no_radius() -> None:

@@ -57,11 +57,12 @@ def pgd(
     top_k: int = 1,
     loss: str = "cross-entropy",
     early_stop: bool = True,
+    start: Tensor | None = None,
 ) -> Adversarial:
     """Projected gradient descent in the L2 ball of radius ``eps`` and the box [0, 1] (Madry et al. 2018).
 
-    The attack starts at the image. Each step moves along the normalised gradient of the loss (paper, eq. 8). No
-    returned image is further than ``eps`` from its original.
+    Each step moves along the normalised gradient of the loss (paper, eq. 8). No returned image is further than ``eps``
+    from its original.
 
     ``model``: returns logits (batch, classes).
     ``images``: (batch, channels, height, width) in [0, 1].
@@ -73,6 +74,7 @@ def pgd(
     ``loss``: one of ``LOSSES``.
     ``early_stop``: stop for an image as soon as the attack succeeds. Without it, every image takes all steps, which
     adversarial training needs.
+    ``start``: where the attack starts, shaped as ``images`` and within ``eps`` of them; by default at the images.
     """
     _check_images(images)
     radius = _column(eps, images)
@@ -80,9 +82,9 @@ def pgd(
     _check_steps(steps, loss)
     size = 2 * radius / steps if step_size is None else torch.full_like(radius, step_size)
     images = images.detach()
-    adversarial = images.clone()
+    x = images if start is None else start.detach()
+    adversarial = x.clone()
     active = torch.arange(len(images), device=images.device)
-    x = images
     for _ in range(steps):
         logits, direction = _ascent(model, x, labels[active], loss, top_k)
         if early_stop:
@@ -90,10 +92,10 @@ def pgd(
             active, x, direction = active[going], x[going], direction[going]
             if not len(active):
                 break
-        start, most = images[active], radius[active]
-        shift = x + size[active] * direction - start
+        centre, most = images[active], radius[active]
+        shift = x + size[active] * direction - centre
         shift = shift * (most / _norms(shift).clamp_min(most))
-        x = (start + shift).clamp(0, 1)
+        x = (centre + shift).clamp(0, 1)
         adversarial[active] = x
     return _verified(model, images, adversarial, labels, top_k)
 
@@ -105,12 +107,13 @@ def ddn(
     labels: Tensor,
     *,
     steps: int = 20,
-    eps: float = math.inf,
+    eps: float | Tensor = math.inf,
     init_norm: float = 1.0,
     gamma: float = 0.05,
     top_k: int = 1,
     loss: str = "cross-entropy",
     early_stop: bool = True,
+    start: Tensor | None = None,
 ) -> Adversarial:
     """Decoupled direction and norm (Rony et al. 2019): the smallest L2 perturbation found in ``steps`` steps.
 
@@ -121,38 +124,40 @@ def ddn(
     ``images``: (batch, channels, height, width) in [0, 1].
     ``labels``: (batch,), int64.
     ``steps``: the number of gradient steps.
-    ``eps``: the largest L2 distance, in [0, 1] pixels.
+    ``eps``: the largest L2 distance, in [0, 1] pixels; one number, or one per image (batch,).
     ``init_norm``: the L2 norm of the first perturbation.
     ``gamma``: the relative change of the norm per step.
     ``top_k``: the attack succeeds when the label is no longer among the ``top_k`` largest logits.
     ``loss``: one of ``LOSSES``.
     ``early_stop``: images that are misclassified from the start take no step.
+    ``start``: where the attack starts, shaped as ``images``; by default at the images.
     """
     _check_images(images)
     _check_steps(steps, loss)
-    require(eps > 0, f"`eps`: expected a positive radius, got {eps}")
     images = images.detach()
+    limits = _column(eps, images)
+    require(bool((limits > 0).all()), f"`eps`: expected a positive radius, got {eps}")
     adversarial = images.clone()
     active = torch.arange(len(images), device=images.device)
     if early_stop:
         with torch.no_grad():
             active = active[~is_wrong(model(images), labels, top_k)]
     if len(active):
-        start, label = images[active], labels[active]
-        closest = _Closest(start, label, top_k)
-        shift, norm = torch.zeros_like(start), _column(min(init_norm, eps), start)
+        centre, label, limit = images[active], labels[active], limits[active]
+        closest, norm = _Closest(centre, label, top_k), limit.clamp_max(init_norm)
+        shift = torch.zeros_like(centre) if start is None else start.detach()[active] - centre
         for step in range(steps):
-            logits, direction = _ascent(model, start + shift, label, loss, top_k)
+            logits, direction = _ascent(model, centre + shift, label, loss, top_k)
             wrong = closest.update(shift, logits)
             if step > 0:
-                norm = (norm * torch.where(wrong.view_as(norm), 1 - gamma, 1 + gamma)).clamp_max(eps)
+                norm = (norm * torch.where(wrong.view_as(norm), 1 - gamma, 1 + gamma)).minimum(limit)
             size = 0.01 + (1 - 0.01) * (1 + math.cos(math.pi * step / steps)) / 2
             shift = norm * unit(shift + size * direction)
-            shift = (start + shift).clamp(0, 1) - start
+            shift = (centre + shift).clamp(0, 1) - centre
         with torch.no_grad():
-            closest.update(shift, model(start + shift))
+            closest.update(shift, model(centre + shift))
         failed = closest.distance.isinf()
-        closest.images[failed] = (start + shift)[failed]
+        closest.images[failed] = (centre + shift)[failed]
         adversarial[active] = closest.images
     return _verified(model, images, adversarial, labels, top_k)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
@@ -72,6 +73,7 @@ class OnePassNetwork(nn.Module):
     """
 
     slope: Tensor
+    below: Tensor
     levels: Tensor
     radii: Tensor
 
@@ -80,8 +82,10 @@ class OnePassNetwork(nn.Module):
         self.model, self.sigma, self.calibration = model, sigma, calibration
         self.proven = DeterministicRadius(model) if is_lipschitz(model) else None
         steps = torch.tensor([(math.inf, 0.0), *(calibration.steps if calibration else ())], dtype=torch.float64)
-        slope = torch.tensor((sigma or 0.0) * math.sqrt(math.pi / 2), dtype=torch.float64)
-        self.register_buffer("slope", slope * BELOW)  # as buffers, constants keep all digits in the file
+        slope = torch.tensor([(sigma or 0.0) * math.sqrt(math.pi / 2)], dtype=torch.float64)
+        # As buffers, constants keep all digits in the file; with a dimension, the exporter keeps them near 0 and 1 too.
+        self.register_buffer("slope", slope * BELOW)
+        self.register_buffer("below", torch.tensor([BELOW], dtype=torch.float64))
         self.register_buffer("levels", steps[:, 0] * LEVEL_MARGIN)
         self.register_buffer("radii", (steps[:, 1] * BELOW).float())
 
@@ -94,7 +98,7 @@ class OnePassNetwork(nn.Module):
         predicted, *radii = self.conclusions(probabilities)
         if self.proven is not None:
             predicted = logits.argmax(1)
-            radii.append((self.proven(images, logits) * BELOW).float())
+            radii.append((self.proven(images, logits) * self.below).float())
         return probabilities, predicted, *(torch.where(valid, radius, 0.0) for radius in radii)
 
     def conclusions(self, probabilities: Tensor) -> tuple[Tensor, ...]:
@@ -288,7 +292,7 @@ def _check(session: Any, one_pass: OnePassNetwork, images: Tensor, progress: Pro
         with torch.inference_mode():
             logits = one_pass.model(batch)
             conclusions = one_pass.conclusions(torch.from_numpy(probabilities))
-            proven = None if one_pass.proven is None else one_pass.proven(batch, logits).numpy()
+            proven = None if one_pass.proven is None else one_pass.proven.parts(batch, logits)
         expected = logits.softmax(1).numpy()
         difference = float(np.abs(probabilities - expected).max())
         require(
@@ -296,7 +300,7 @@ def _check(session: Any, one_pass: OnePassNetwork, images: Tensor, progress: Pro
             f"export: expected probabilities within {TOLERANCE:g} of the network's, got a difference of "
             f"{difference:.3g} in a batch of {len(batch)}, so nothing was written; make the network deterministic",
         )
-        alike = proven is None or np.allclose(others.pop(), proven, rtol=0, atol=TOLERANCE)
+        alike = proven is None or _is_proven(others.pop(), *proven)
         limits = [] if one_pass.sigma is None else [l_bound(probabilities, sigma=one_pass.sigma)]
         if one_pass.calibration is not None:
             limits.append(one_pass.calibration.radius(probabilities))
@@ -310,6 +314,16 @@ def _check(session: Any, one_pass: OnePassNetwork, images: Tensor, progress: Pro
         largest, done = max(largest, difference), done + len(batch)
         progress("checking in onnxruntime", done, len(images))
     return largest
+
+
+def _is_proven(exported: NDArray[np.float32], radii: Tensor, subtracted: Tensor) -> bool:
+    """Whether exported radii are those of the network within ``TOLERANCE``, and below the bound in real numbers.
+
+    The bound is at least half of what was ``subtracted`` for rounding errors above the radii of the network.
+    """
+    found = torch.from_numpy(exported).double()
+    near = torch.allclose(found, radii, rtol=0, atol=TOLERANCE)
+    return near and bool((found <= radii + subtracted / 2).all())
 
 
 def _check_invalid_pixels(session: Any, image: Tensor) -> None:

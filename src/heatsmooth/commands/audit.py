@@ -9,9 +9,12 @@ from heatsmooth.commands.inputs import Computing, Images, Network
 from heatsmooth.commands.options import grouped
 from heatsmooth.errors import InputError
 from heatsmooth.progress import Progress, silent
-from heatsmooth.results.audit import AuditResult, AuditSettings
+from heatsmooth.results.audit import NEEDS_NOISE, AuditResult, AuditSettings
+from heatsmooth.results.proof_audit import ProofAudit
 
 if TYPE_CHECKING:
+    import torch
+
     from heatsmooth.data import ImageSet
     from heatsmooth.models import Classifier
 
@@ -27,15 +30,27 @@ class AuditSummary(AuditResult):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofAuditSummary(ProofAudit):
+    """The result of an audit of deterministic radii, and where it is."""
+
+    command: str = "audit"
+    out: str
+    left_out: tuple[str, ...] | None = None
+    """Images that could not be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audit(Command):
     """Test whether the certificates of a network hold, and whether they carry over to it in one pass.
+
+    Without --sigma: attack a network made by distill inside its deterministic radii.
 
     Example: heatsmooth audit --data fashion-mini --from runs/smoothed --sigma 0.25 --images 200 --out runs/audited
     """
 
     images: Images
     network: Network
-    settings: AuditSettings
+    settings: AuditSettings = field(default=AuditSettings())
     out: Path
     """Run directory; a finished audit is not repeated."""
     teacher: Path | None = None
@@ -44,39 +59,68 @@ class Audit(Command):
     """Architecture of the teacher, if it needs another --model."""
     computing: Computing = field(default=Computing(), metadata=grouped("Running"))
 
-    def run(self, progress: Progress = silent) -> AuditSummary | None:
+    def run(self, progress: Progress = silent) -> AuditSummary | ProofAuditSummary | None:
         """Audit the network on these images into ``out``/audit.json; None in a process that follows."""
         from heatsmooth.commands.sharing import by_the_leader
 
         return by_the_leader(self.computing.device, lambda: self._audited(progress))
 
-    def _audited(self, progress: Progress) -> AuditSummary:
-        from heatsmooth.auditing import audit
+    def _audited(self, progress: Progress) -> AuditSummary | ProofAuditSummary:
         from heatsmooth.device import accelerator
         from heatsmooth.identity import network_settings
         from heatsmooth.models import identify
+        from heatsmooth.results.proof_audit import read_audit
         from heatsmooth.runs import Run
 
         images = self.images.load(self.network.size, progress=progress)
-        device, seed = accelerator(self.computing.device).device, self.computing.seed
+        device = accelerator(self.computing.device).device
         model = self.network.load(images).to(device)
+        self._check(model)
         teacher = None if self.teacher is None else self._loaded_teacher(self.teacher, images).to(device)
-        settings = {
+        identity = {
             "data": images.describe(),
             **network_settings(
                 model=identify(model, images.shape),
                 teacher=None if teacher is None else identify(teacher, images.shape),
             ),
-            "audit": asdict(self.settings),
-            "seed": seed,
+            "audit": self._recorded_settings(),
+            "seed": self.computing.seed,
         }
-        with Run(self.out, "audit", settings) as run:
+        with Run(self.out, "audit", identity) as run:
             if not run.done:
-                result = audit(model, images, self.settings, teacher=teacher, seed=seed, progress=progress)
-                result.write(self.out)
-                run.update(status="done", model_hash=settings["model"])
-            result = AuditResult.read(self.out)
-            return AuditSummary(**vars(result), out=str(self.out), left_out=images.left_out or None)
+                self._result(model, images, teacher, progress).write(self.out)
+                run.update(status="done", model_hash=identity["model"])
+            result = read_audit(self.out)
+        summary: Any = ProofAuditSummary if isinstance(result, ProofAudit) else AuditSummary
+        summarised: AuditSummary | ProofAuditSummary = summary(
+            **vars(result), out=str(self.out), left_out=images.left_out or None
+        )
+        return summarised
+
+    def _check(self, model: "Classifier") -> None:
+        """Refuse a network that needs noise where there is none, and a teacher that would not be used."""
+        from heatsmooth.errors import require
+        from heatsmooth.models import is_lipschitz
+
+        if self.settings.sigma is None:
+            require(is_lipschitz(model), NEEDS_NOISE)
+            require(self.teacher is None, "`teacher`: expected `sigma` beside it, got none; leave it out")
+
+    def _recorded_settings(self) -> dict[str, Any]:
+        """What the result depends on, beside the images and the networks."""
+        if self.settings.sigma is not None:
+            return asdict(self.settings)
+        return {"kind": "deterministic", "steps": self.settings.steps}
+
+    def _result(
+        self, model: "Classifier", images: "ImageSet", teacher: "torch.nn.Module | None", progress: Progress
+    ) -> AuditResult | ProofAudit:
+        from heatsmooth.auditing import audit, audit_proofs
+
+        seed = self.computing.seed
+        if self.settings.sigma is None:
+            return audit_proofs(model, images, self.settings, seed=seed, progress=progress)
+        return audit(model, images, self.settings, teacher=teacher, seed=seed, progress=progress)
 
     def _loaded_teacher(self, source: Path, images: "ImageSet") -> "Classifier":
         try:
@@ -89,7 +133,10 @@ class Audit(Command):
 
     def show(self, result: Any) -> None:
         """Print the findings and the verdict."""
-        show_table(_rows(result), f"{result.images} images, σ={result.sigma:g}, n={result.n}")
+        if isinstance(result, ProofAudit):
+            show_table(_proof_rows(result), f"{result.images} images, deterministic radii of the network")
+        else:
+            show_table(_rows(result), f"{result.images} images, σ={result.sigma:g}, n={result.n}")
         print(f"{result.verdict.kind.upper()}. {result.verdict.text}")
 
 
@@ -132,3 +179,21 @@ def _rows(result: AuditResult) -> list[dict[str, str]]:
     rows.append({"finding": survived, "images": str(survives.images), "value": f"{survives.fraction:.3f}"})
     ratio = f"{result.lipschitz.ratio:.2f}"
     return [*rows, {"finding": "steepest slope / assumed by the L-bound", "images": "", "value": ratio}]
+
+
+def _proof_rows(result: ProofAudit) -> list[dict[str, str]]:
+    rows = [
+        {"finding": f"broken by {name} inside the radius", "images": f"{one.broken} of {one.attacked}", "value": ""}
+        for name, one in result.broken.items()
+    ]
+    close = result.tightness
+    if close is None:
+        return rows
+    rows.append(
+        {"finding": "largest share of a margin used up inside", "images": "", "value": f"{close.margin_used:.3f}"}
+    )
+    for name, ratio in (("smallest", close.nearest), ("median", close.median)):
+        if ratio is not None:
+            finding = f"{name} distance of an attack / radius"
+            rows.append({"finding": finding, "images": str(close.changed), "value": f"{ratio:.3f}"})
+    return rows

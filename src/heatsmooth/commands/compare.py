@@ -73,7 +73,7 @@ class Compare(Command):
     recipe: str = field(metadata={"positional": True, "flag": "RECIPE"})
     """cifar10, imagenet, cifar10-small, cifar10-public, fashion-small or imagenet-sample. imagenet and imagenet-sample
     need your images (`data`); imagenet-sample and cifar10-public need your network (`source`). fashion-small takes
-    about 20 minutes on two cores, cifar10-small two hours; cifar10 and imagenet are for GPUs."""
+    about 25 minutes on two cores, cifar10-small two hours; cifar10 and imagenet are for GPUs."""
     out: Path | None = None
     """Directory of all runs (default: the name of the recipe)."""
     data_root: Path | None = None
@@ -167,22 +167,21 @@ class Compare(Command):
 
     def show(self, result: Any) -> None:
         """Print every table of the comparison."""
-        from heatsmooth.reporting.compared import EXPLAINED, conditions, figures, gained, ratios
+        from heatsmooth.reporting.compared import PROVEN_EXPLAINED, gained, proven_figures, ratios
 
         comparison: Comparison = result
-        recipe = self.resolved()
-        rows = [{"method": name, **figures(row)} for name, row in comparison.methods.items()]
-        show_table(rows, f"{recipe.about} σ={recipe.sigma:g}")
-        averaging = " and ".join(name for name, method in recipe.compared.items() if method.stochastic)
-        answer = f" The answer of {averaging} is that of its average." if averaging else ""
-        print(f"{EXPLAINED}{answer} ({conditions(comparison)}.)")
-        show_table(
-            [_attacked(name, row) for name, row in comparison.methods.items()], "Attacked, and timed on one image"
-        )
+        if comparison.methods:
+            self._show_sampled(comparison)
+        if comparison.proven:
+            rows = [{"method": name, **proven_figures(row)} for name, row in comparison.proven.items()]
+            show_table(rows, f"Networks that are Lipschitz by construction, {comparison.proven_images} images")
+            print(PROVEN_EXPLAINED)
+        everything = comparison.methods | comparison.proven
+        show_table([_attacked(name, row) for name, row in everything.items()], "Attacked, and timed on one image")
         print(
-            f"PGD and DDN: the median L2 distance at which {recipe.steps} steps of the top-{comparison.attacked_top_k} "
-            "attack succeed, over images correct at the start. Methods that predict by averaging are attacked on one "
-            "fixed average of samples."
+            f"PGD and DDN: the median L2 distance at which {self.resolved().steps} steps of the "
+            f"top-{comparison.attacked_top_k} attack succeed, over images correct at the start. Methods that predict "
+            "by averaging are attacked on one fixed average of samples."
         )
         if not comparison.certified_images_unseen:
             print("The networks were made on the same images that are certified; name others by --smooth-on.")
@@ -193,6 +192,17 @@ class Compare(Command):
         if factors := [dict(zip(heads, row, strict=False)) for row in ratios(comparison)]:
             show_table(factors, "With 95 % intervals over images, for these networks")
         print(f"Report: {comparison.report}")
+
+    def _show_sampled(self, comparison: "Comparison") -> None:
+        """Print the figures of the methods whose average is certified."""
+        from heatsmooth.reporting.compared import EXPLAINED, conditions, figures
+
+        recipe = self.resolved()
+        rows = [{"method": name, **figures(row)} for name, row in comparison.methods.items()]
+        show_table(rows, f"{recipe.about} σ={recipe.sigma:g}")
+        averaging = " and ".join(name for name, method in recipe.compared.items() if method.stochastic)
+        answer = f" The answer of {averaging} is that of its average." if averaging else ""
+        print(f"{EXPLAINED}{answer} ({conditions(comparison)}.)")
 
 
 def _seconds(run: Path) -> float:
@@ -210,12 +220,12 @@ def _attacked(name: str, row: "MethodFigures") -> dict[str, str]:
         spread = "" if deviation is None else f" ± {deviation:.3f}"
         return "–" if mean is None else f"{math.ceil(1000 * mean) / 1000:.3f}{spread}"
 
-    once, often = row.mean(Measure.ONE_PASS_SECONDS) or 0.0, row.mean(Measure.STOCHASTIC_SECONDS) or 0.0
+    once, often = row.mean(Measure.ONE_PASS_SECONDS), row.mean(Measure.STOCHASTIC_SECONDS)
     return {
         "method": name,
         "PGD": distance(Measure.PGD_MEDIAN),
         "DDN": distance(Measure.DDN_MEDIAN),
-        "one pass": f"{1000 * once:.1f} ms",
-        "stochastic": f"{1000 * often:.1f} ms",
-        "slower by": f"× {often / once:.1f}",
+        "one pass": "–" if once is None else f"{1000 * once:.1f} ms",
+        "stochastic": "–" if often is None else f"{1000 * often:.1f} ms",
+        "slower by": "–" if not once or often is None else f"× {often / once:.1f}",
     }

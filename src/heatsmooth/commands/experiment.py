@@ -10,14 +10,16 @@ from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.commands.attack import Attack, AttackSettings
 from heatsmooth.commands.audit import Audit
 from heatsmooth.commands.certify import Certify
+from heatsmooth.commands.distill import Distill
 from heatsmooth.commands.inputs import Computing, ImageFiles, Images, Network
 from heatsmooth.commands.recompute import Recompute
 from heatsmooth.commands.smooth import Smooth
 from heatsmooth.commands.train import Train
-from heatsmooth.comparing.recipes import Given, Method, Recipe, Smoothed, Trained
+from heatsmooth.comparing.recipes import Distilled, Given, Method, Recipe, Smoothed, Trained
 from heatsmooth.progress import Progress
 from heatsmooth.results.audit import AuditSettings
 from heatsmooth.training.field import NAMES
+from heatsmooth.training.settings import DISTILLING
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Experiment:
         """
         certified = self.files.load(self.recipe.image_size)
         seen = self.training_files.load(self.recipe.image_size, "train")
-        for method in self.recipe.compared.values():
+        for method in self.recipe.sampled.values():
             self._settings(method)
         return seen.name != certified.name
 
@@ -65,18 +67,19 @@ class Experiment:
             yield Stage(name, self._made(name, method), shared=not isinstance(method, Given))
         for name, method in recipe.compared.items():
             yield Stage(f"{name}-certified", self._certified(name, method).run)
-            if recipe.has_top_k:
+            if recipe.has_top_k and name in recipe.sampled:
                 yield Stage(f"{name}-top-{top_k}", partial(self._recertify, name), shared=False)
             for kind in ("pgd", "ddn"):
                 yield Stage(f"{name}-{kind}", self._attacked(name, method, kind).run)
-            yield Stage(f"{name}-timed", partial(self._time, name), shared=False)
-            if isinstance(method, Smoothed) and recipe.audited:
+            if name in recipe.sampled:
+                yield Stage(f"{name}-timed", partial(self._time, name), shared=False)
+            if isinstance(method, Smoothed | Distilled) and recipe.audited:
                 yield Stage(f"{name}-audited", self._audited(name, method).run)
 
     def _network(self, name: str) -> Network:
         """The network of a method. The person's own keeps its code: that is imported only where it is named."""
         method = self.recipe.methods[name]
-        code = None if self.own is None or isinstance(method, Trained) else self.own.code
+        code = None if self.own is None or isinstance(method, Trained | Distilled) else self.own.code
         if code is not None and isinstance(method, Smoothed) and method.denoiser is not None:
             code = f"{method.denoiser}+{code}"
         return Network(source=self.place / name, model=code, image_size=self.recipe.image_size)
@@ -110,7 +113,20 @@ class Experiment:
                 limit_train=recipe.limit_train,
                 computing=self.computing,
             ).run
-        return self._smooth(method, out).run
+        return (self._distill(method, out) if isinstance(method, Distilled) else self._smooth(method, out)).run
+
+    def _distill(self, method: Distilled, out: Path) -> Distill:
+        """What distils a network of the recipe."""
+        return Distill(
+            network=self._network(method.start),
+            images=self.training_files,
+            out=out,
+            student=method.student,
+            choices=method.choices,
+            plan=replace(DISTILLING, **method.plan),
+            limit_train=self.recipe.limit_train,
+            computing=self.computing,
+        )
 
     def _smooth(self, method: Smoothed, out: Path) -> Smooth:
         """What smooths a network of the recipe; for ``keep``, every second test image is held out."""
@@ -147,10 +163,13 @@ class Experiment:
         return Settings(recipe.sigma, n=recipe.n, n0=recipe.n0, class_from=class_from, n_wrong=recipe.n_wrong)
 
     def _certified(self, name: str, method: Method) -> Certify:
+        """What certifies a method: a distilled one without noise, on all test images unless the recipe says less."""
+        proven = isinstance(method, Distilled)
+        wanted = self.recipe.proven if proven else self.recipe.certified
         return Certify(
             network=self._network(name),
-            images=self._spread(self.recipe.certified),
-            settings=self._settings(method),
+            images=self.files.every(1, None) if wanted is None else self._spread(wanted),
+            settings=None if proven else self._settings(method),
             out=self.place / f"{name}-certified",
             sampling=Sampling(seed=self.computing.seed, means=True),
             device=self.computing.device,
@@ -199,13 +218,14 @@ class Experiment:
         file.parent.mkdir(parents=True, exist_ok=True)
         timing.write(file)
 
-    def _audited(self, name: str, method: Smoothed) -> Audit:
-        recipe = self.recipe
+    def _audited(self, name: str, method: Smoothed | Distilled) -> Audit:
+        recipe, proven = self.recipe, isinstance(method, Distilled)
+        sigma = None if proven else recipe.sigma
         return Audit(
             network=self._network(name),
             images=self._spread(recipe.audited),
-            settings=AuditSettings(sigma=recipe.sigma, n=min(1000, recipe.n), steps=recipe.steps),
+            settings=AuditSettings(sigma=sigma, n=min(1000, recipe.n), steps=recipe.steps),
             out=self.place / f"{name}-audited",
-            teacher=self.place / method.start,
+            teacher=None if proven else self.place / method.start,
             computing=self.computing,
         )

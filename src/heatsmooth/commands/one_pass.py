@@ -66,7 +66,7 @@ class OnePass(Command):
         from heatsmooth.device import accelerator, exact_float32
         from heatsmooth.errors import InputError
         from heatsmooth.identity import network_settings
-        from heatsmooth.models import checked_classes, identify
+        from heatsmooth.models import checked_classes, identify, refuse_lipschitz
         from heatsmooth.results.one_pass import RADII_FILE
         from heatsmooth.results.radii import radii_of
         from heatsmooth.results.schema import to_json
@@ -77,6 +77,7 @@ class OnePass(Command):
         model = self.network.load(images)
         calibration = read_calibration(self.network.source, model)
         if calibration is None:
+            refuse_lipschitz(model, "it needs no calibration: use heatsmooth certify or predict, without --sigma")
             raise InputError(
                 f"`source` {self.network.source}: expected a calibrated model, got another; run heatsmooth calibrate"
             )

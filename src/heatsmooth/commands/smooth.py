@@ -66,7 +66,7 @@ class Smooth(Command):
         """Smooth the network without labels and leave the result in ``out``."""
         from heatsmooth.commands.training import check_fit, recorded
         from heatsmooth.identity import network_settings
-        from heatsmooth.models import Classifier, identify, normalising_deviation
+        from heatsmooth.models import Classifier, identify, normalising_deviation, refuse_lipschitz
         from heatsmooth.models.program import refuse_program
         from heatsmooth.results.training import TrainingResult
         from heatsmooth.training.execution import Execution
@@ -76,6 +76,9 @@ class Smooth(Command):
         seed, device = self.computing.seed, self.computing.device
         teacher = self.network.load(images)
         refuse_program(teacher)
+        refuse_lipschitz(
+            teacher, "it needs no smoothing: use heatsmooth certify without --sigma, or smooth the network it is from"
+        )
         deviation = normalising_deviation(teacher)
         chosen = task(
             self.sigma,

@@ -1,15 +1,18 @@
 """What the run directories of a comparison show, over all its seeds."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
 from heatsmooth.certification.settings import Settings
 from heatsmooth.comparing.gains import gains, ratios
-from heatsmooth.comparing.recipes import Recipe, Smoothed
+from heatsmooth.comparing.recipes import Distilled, Recipe, Smoothed
 from heatsmooth.results.attacks import AttackResults
 from heatsmooth.results.certificates import Certificates
-from heatsmooth.results.comparison import TIMING_FILE, Comparison, Gain, Measure, MethodFigures, Timing
+from heatsmooth.results.comparison import TIMING_FILE, Comparison, Gain, Measure, MethodFigures, Ratio, Timing
+from heatsmooth.results.deterministic import NetworkCertificates
 from heatsmooth.results.run_info import RunInfo
 from heatsmooth.statistics.radii import l_bound
 
@@ -20,22 +23,47 @@ def findings(recipe: Recipe, places: list[Path]) -> Comparison:
     - ``recipe``: the comparison.
     - ``places``: the directory of the runs of each seed.
     """
-    certified = {name: [place / f"{name}-certified" for place in places] for name in recipe.compared}
+    proven = {name: places for name, method in recipe.compared.items() if isinstance(method, Distilled)}
+    first = next(iter(proven), None)
+    deterministic = Comparison(
+        attacked_top_k=recipe.attacked_top_k,
+        methods={},
+        proven={name: MethodFigures.of([_proven_figures(place, name) for place in places]) for name in proven},
+        proven_images=None if first is None else len(NetworkCertificates.read(places[0] / f"{first}-certified")),
+    )
+    return replace(deterministic, **_sampled(recipe, places)) if recipe.sampled else deterministic
+
+
+def _sampled(recipe: Recipe, places: list[Path]) -> "_Sampled":
+    """What is known of the methods whose average is certified."""
+    certified = {name: [place / f"{name}-certified" for place in places] for name in recipe.sampled}
     first = next(iter(certified.values()))[0]
     info, _ = RunInfo.read_directory(first)
     settings = Settings.from_json(info.settings.get("certificate"), first)
     smoothed = [name for name, method in recipe.compared.items() if isinstance(method, Smoothed)]
-    return Comparison(
+    return _Sampled(
         sigma=settings.sigma,
         n=settings.n,
         n_wrong=settings.n_wrong,
         alpha=settings.alpha,
         images=info.chosen.data.images,
-        attacked_top_k=recipe.attacked_top_k,
         methods={name: MethodFigures.of([_figures(place, name, recipe) for place in places]) for name in certified},
         gains=_gains(recipe, places),
         average_certified_radius_ratios=ratios(certified, smoothed),
     )
+
+
+class _Sampled(TypedDict):
+    """Fields of ``Comparison`` about the methods whose average is certified."""
+
+    sigma: float
+    n: int
+    n_wrong: int | None
+    alpha: float
+    images: int | None
+    methods: dict[str, MethodFigures]
+    gains: dict[str, Gain]
+    average_certified_radius_ratios: dict[str, dict[str, Ratio]]
 
 
 def _gains(recipe: Recipe, places: list[Path]) -> dict[str, Gain]:
@@ -83,6 +111,34 @@ def _figures(place: Path, name: str, recipe: Recipe) -> dict[Measure, float | No
         Measure.STOCHASTIC_SECONDS: timing.stochastic_seconds,
         Measure.PLAIN_SECONDS: timing.plain_seconds,
         Measure.PLAIN_ONE_PASS_SECONDS: timing.plain_one_pass_seconds,
+        Measure.PGD_MEDIAN: pgd.finite_median,
+        Measure.PGD_MEAN: pgd.mean,
+        Measure.DDN_MEDIAN: ddn.finite_median,
+        Measure.DDN_MEAN: ddn.mean,
+    }
+
+
+def _proven_figures(place: Path, name: str) -> dict[Measure, float | None]:
+    """The figures of a network with deterministic certificates for one seed. Distances as in ``_figures``."""
+    certified = NetworkCertificates.read(place / f"{name}-certified")
+    pgd, ddn = (AttackResults.read(place / f"{name}-{kind}") for kind in ("pgd", "ddn"))
+    at = {
+        Measure.CERTIFIED_AT_0: 0.0,
+        Measure.CERTIFIED_AT_36: 36 / 255,
+        Measure.CERTIFIED_AT_025: 0.25,
+        Measure.CERTIFIED_AT_72: 72 / 255,
+        Measure.CERTIFIED_AT_108: 108 / 255,
+        Measure.CERTIFIED_AT_05: 0.5,
+        Measure.CERTIFIED_AT_075: 0.75,
+    }
+    return {
+        Measure.ONE_PASS_ACCURACY: float(certified.one_pass_correct.mean()),
+        **{measure: float(certified.certified_accuracy(radius)) for measure, radius in at.items()},
+        Measure.ACR: certified.average_certified_radius,
+        Measure.MEDIAN_RADIUS: float(np.median(certified.radii)),
+        Measure.MEAN_RADIUS: float(certified.radii.mean()),
+        Measure.LARGEST_RADIUS: float(certified.radii.max()),
+        Measure.CERTIFICATE_SECONDS: float(certified.seconds.mean()),
         Measure.PGD_MEDIAN: pgd.finite_median,
         Measure.PGD_MEAN: pgd.mean,
         Measure.DDN_MEDIAN: ddn.finite_median,

@@ -22,7 +22,7 @@ from heatsmooth.models.inference import (
     for_inference,
     images_of_a_pass,
 )
-from heatsmooth.models.lipschitz_bounds import DeterministicRadius, is_lipschitz
+from heatsmooth.models.lipschitz_bounds import DeterministicRadius, is_lipschitz, refuse_lipschitz
 from heatsmooth.models.probes import identify, is_known_as
 from heatsmooth.models.resnet import ResNet
 from heatsmooth.models.spec import NetworkSpec
@@ -56,6 +56,7 @@ __all__ = [
     "normalising_deviation",
     "probabilities_of",
     "recorded_spec",
+    "refuse_lipschitz",
     "save",
     "serialise",
 ]

@@ -30,6 +30,10 @@ NORMALISING = 4 * FLOAT32
 """Relative error of (x − mean) / std in float32: at most three roundings."""
 SLACK = 1e-9
 """Relative allowance for the rounding of the bounds themselves, which are sums of some thousand positive numbers."""
+LARGEST_LOG_Q = 100
+"""Of the weights q of a residual layer. Underflow is then far below the ``TINY`` that T contains."""
+UNDERFLOW = 1e-37
+"""Absolute error of a float32 logit that underflows, and more."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,10 @@ def layer_bound(layer: nn.Module, area: int, roundoff: float = ROUNDOFF) -> Laye
     values; so with the absolute values |W| of a kernel, K = ‖|Wᵀ| S |W|‖ and the bias term |Wᵀ| S |b|:
     error ≤ u‖x‖ + γ_(2n+3) (K‖x‖ + ‖|Wᵀ| S |b|‖).
 
-    The constant is 1 if the stored scales S are at most those of T. If one is too large by a factor c, because weights
-    were changed, W Wᵀ ⪯ c T for the T that S stands for, and the constant is 2c − 1.
+    The constant is 1 if the stored scales S are from 0 to 2/T. If one is too large by a factor c, because weights were
+    changed, it is 2c − 1: with D = S/2, D T D ⪯ c D and ‖Wᵀ D W‖ ≤ c, so that
+    Jᵀ J ⪯ I + 4 Wᵀ D (cΛ² − Λ) W ⪯ (1 + 4c(c − 1)) I. If one is negative, it is 1 + 2c with c of |S|, since
+    ‖J‖ ≤ 1 + 2‖Wᵀ |D| W‖.
     """
     if isinstance(layer, nn.PixelUnshuffle | MoreChannels | OnePixel):
         return LayerBound(1.0, 0.0, Line(0.0, 0.0))
@@ -70,15 +76,21 @@ def layer_bound(layer: nn.Module, area: int, roundoff: float = ROUNDOFF) -> Laye
         return _projection_bound(layer, roundoff)
     if not isinstance(layer, SLL):
         raise InputError(f"expected a layer that is Lipschitz by construction, got {type(layer).__name__}; use another")
-    size, scale, up = layer.weight.detach().double().abs(), layer.scale.double(), 1 + SLACK
-    gamma = _gamma(2 * size[0].numel() + 3, roundoff)
+    size, stored, up = layer.weight.detach().double().abs(), layer.scale.double(), 1 + SLACK
+    require(
+        size.shape[-1] % 2 == size.shape[-2] % 2 == 1 and float(layer.log_q.detach().abs().max()) <= LARGEST_LOG_Q,
+        f"expected odd kernels and log q from −{LARGEST_LOG_Q} to {LARGEST_LOG_Q}, got others; train again",
+    )
+    scale = stored.abs()
+    gamma = _gamma(size[0].numel() + size[:, 0].numel() + 3, roundoff)
     weighted = size * (scale * size.sum((1, 2, 3)))[:, None, None, None]
     norm = float(weighted.sum((0, 2, 3)).max())
     shift = (size * (scale * layer.bias.detach().double().abs())[:, None, None, None]).sum((0, 2, 3))
     offset = math.sqrt(area) * float(shift.square().sum().sqrt()) * up
     error = Line((roundoff + gamma * norm) * up, gamma * offset * up)
     ratio = _finite((proven_diagonal(layer.weight, layer.log_q) * scale).max() / 2) * up
-    return LayerBound(max(1.0, (2 * ratio - 1) * up), offset, error)
+    constant = 1 + 2 * ratio if bool((stored < 0).any()) else 2 * ratio - 1
+    return LayerBound(max(1.0, constant * up), offset, error)
 
 
 def _projection_bound(layer: Projection, roundoff: float) -> LayerBound:
@@ -162,29 +174,48 @@ class DeterministicRadius(nn.Module):
             "std": std,
             "growth": inverse_std * up,  # of the normalised norm, by distance from the image
             "rate": (1 - SLACK) / self.constant,
+            "most_rate": up / self.constant,
+            "up": up,
             "inverse_distances": 1 / (distances + 1e-30) / up,
             "logit_slopes": 2 * share * lengths * features.norm.slope * up,
-            "logit_offsets": 2 * share * (lengths * features.norm.offset + bias) * up,
+            "logit_offsets": 2 * share * (lengths * features.norm.offset + bias) * up + UNDERFLOW,
             "feature_slope": 2 * features.error.slope * up,
             "feature_offset": 2 * features.error.offset * up,
         }
-        for name, number in numbers.items():  # as buffers, constants keep all digits in an ONNX file
-            self.register_buffer(name, torch.as_tensor(number, dtype=torch.float64, device=rows.device))
+        for name, number in numbers.items():
+            # In an ONNX file, buffers keep all digits. The exporter drops factors near 1 and summands near 0, but only
+            # numbers without dimensions: so each has one.
+            values = torch.atleast_1d(torch.as_tensor(number, dtype=torch.float64, device=rows.device))
+            self.register_buffer(name, values)
 
     def forward(self, images: Tensor, logits: Tensor) -> Tensor:
         """Radii (batch,), double, of images (batch, channels, height, width) and their logits (batch, classes)."""
+        return self.parts(images, logits)[0]
+
+    def parts(self, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The radii, and the most that was subtracted from each for rounding errors, 2A; both (batch,), double.
+
+        The bound min_j (z_i − z_j) / (d_ij L) of the network in real numbers is above the radius, and by at most 3A but
+        for a relative 1e-8: a computed margin, in units of radius, differs from the exact one by at most A.
+        """
+        kinds = (torch.float32, torch.float64)
+        require(
+            images.dtype in kinds and logits.dtype in kinds,
+            f"expected images and logits in float32, got {images.dtype} and {logits.dtype}; convert them by .float()",
+        )
         held = dict(self.named_buffers())
         z, normalised = logits.double(), (images.double() - held["mean"]) / held["std"]
         predicted = z.argmax(1)
         others = torch.arange(z.shape[1], device=z.device) != predicted[:, None]
         margins, inverse = z.amax(1, keepdim=True) - z, held["inverse_distances"][predicted]
-        most = torch.where(others, margins * inverse, torch.inf).amin(1) / self.constant
-        norm = normalised.flatten(1).square().sum(1).sqrt() * (1 + SLACK) + most * held["growth"]
+        most = torch.where(others, margins * inverse, torch.inf).amin(1) * held["most_rate"]
+        norm = normalised.flatten(1).square().sum(1).sqrt() * held["up"] + most * held["growth"]
         errors = held["logit_slopes"] * norm[:, None] + held["logit_offsets"]
-        own = torch.where(others, 0.0, errors).sum(1, keepdim=True)
-        nearest = torch.where(others, (margins - own - errors) * inverse, torch.inf).amin(1)
-        radius = (nearest - held["feature_slope"] * norm - held["feature_offset"]) * held["rate"]
-        return torch.where(radius > 0, radius, 0.0)  # 0 for NaN
+        errors = errors + torch.where(others, 0.0, errors).sum(1, keepdim=True)
+        before = held["feature_slope"] * norm + held["feature_offset"]
+        radius = (torch.where(others, (margins - errors) * inverse, torch.inf).amin(1) - before) * held["rate"]
+        subtracted = (torch.where(others, errors * inverse, 0.0).amax(1) + before) * held["rate"]
+        return torch.where(radius > 0, radius, 0.0), subtracted  # 0 for NaN
 
 
 def _parts(model: nn.Module) -> tuple[LipschitzNetwork, Tensor, Tensor]:
@@ -206,3 +237,11 @@ def _parts(model: nn.Module) -> tuple[LipschitzNetwork, Tensor, Tensor]:
 def is_lipschitz(model: nn.Module) -> bool:
     """Whether a network is Lipschitz by construction, so that it has a deterministic radius."""
     return isinstance(model.network if isinstance(model, Classifier) else model, LipschitzNetwork)
+
+
+def refuse_lipschitz(model: nn.Module, remedy: str) -> None:
+    """Refuse a network that has a deterministic radius, where what is asked for has no use; ``remedy``: what has."""
+    require(
+        not is_lipschitz(model),
+        f"`source`: expected a network without a proven radius, got one that is Lipschitz by construction; {remedy}",
+    )

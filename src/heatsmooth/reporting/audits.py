@@ -1,8 +1,10 @@
 """Audits side by side. ``audit.html`` shows each one with its intervals."""
 
-from heatsmooth.reporting.certificate_tables import STATISTICAL
-from heatsmooth.reporting.collection import AuditedModel, Collection
-from heatsmooth.reporting.formats import percent, share_text
+from collections.abc import Callable
+
+from heatsmooth.reporting.certificate_tables import DETERMINISTIC, STATISTICAL
+from heatsmooth.reporting.collection import AuditedModel, AuditedProofs, Collection
+from heatsmooth.reporting.formats import count_text, one_line, percent, share_text
 from heatsmooth.results.audit import Agreement, AverageAttacks, Broken
 from heatsmooth.table import Column, Table
 
@@ -46,3 +48,37 @@ def audit_table(collection: Collection) -> Table | None:
     )
     note = "Counts and shares of attacks and images. The radii are in the tables above."
     return Table.of("Audit", columns, collection.audits).noted("audit", note)
+
+
+def proof_audit_table(collection: Collection) -> Table | None:
+    """Audits of deterministic radii side by side: breaks by attack, and how close the attacks came."""
+    if not collection.proof_audits:
+        return None
+    attacks = list(dict.fromkeys(name for item in collection.proof_audits for name in item.result.broken))
+
+    def broken(attack: str) -> Column:
+        return Column(
+            f"Broken by {one_line(attack, 20)}", lambda item: item.result.broken.get(attack), how_many, DETERMINISTIC
+        )
+
+    def close(name: str) -> Callable[[AuditedProofs], float | None]:
+        return lambda item: None if item.result.tightness is None else getattr(item.result.tightness, name)
+
+    columns = (
+        Column("Model", lambda item: collection.model_name(item.model, item.name), words=True),
+        Column("Verdict", lambda item: item.result.verdict.kind, words=True),
+        Column("Images", lambda item: item.result.images, count_text),
+        Column("Steps", lambda item: item.result.steps, count_text),
+        Column("Starts", lambda item: item.result.restarts, count_text),
+        *(broken(attack) for attack in attacks),
+        Column("Largest share of a margin used", close("margin_used"), share_text, "inside the radius"),
+        Column("Smallest distance / radius", close("nearest"), share_text, "network · attack, upper bound"),
+        Column("Median distance / radius", close("median"), share_text, "network · attack, upper bound"),
+    )
+    note = (
+        "Attacks on the network inside its deterministic radii. One break would refute the proof. Breaks are "
+        "judged by the network as it is deployed. Distances are those of an attack without a limit: how much larger "
+        "than the radius they are shows how much a better proof could gain at most."
+    )
+    table = Table.of("Audit of the deterministic radii", columns, collection.proof_audits)
+    return table.noted("audit-of-proofs", note)

@@ -17,6 +17,7 @@ from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.comparison import Comparison, Timing
 from heatsmooth.results.deterministic import NetworkCertificates
 from heatsmooth.results.frontier import FrontierResult
+from heatsmooth.results.proof_audit import ProofAudit
 from heatsmooth.results.radii import Radii
 from heatsmooth.results.run_info import CalibrationChoices, RunInfo
 from heatsmooth.statistics.bounds import Flags, Floats
@@ -195,6 +196,11 @@ class Calibrated:
     claims: Radii
     choices: CalibrationChoices
 
+    @property
+    def labelled(self) -> bool:
+        """Whether accuracy is known."""
+        return self.claims.correct is not None
+
 
 @dataclass(frozen=True)
 class Proven:
@@ -255,6 +261,15 @@ class AuditedModel:
     result: AuditResult
 
 
+@dataclass(frozen=True)
+class AuditedProofs:
+    """The audit of the deterministic radii of a model."""
+
+    name: str
+    model: str | None
+    result: ProofAudit
+
+
 @dataclass
 class Collection:
     """Everything that a report is made of."""
@@ -268,6 +283,7 @@ class Collection:
     attacks: list[AttackRun] = field(default_factory=list)
     galleries: list[Gallery] = field(default_factory=list)
     audits: list[AuditedModel] = field(default_factory=list)
+    proof_audits: list[AuditedProofs] = field(default_factory=list)
     timings: list[tuple[str, Timing]] = field(default_factory=list)
     comparisons: list[tuple[str, Comparison]] = field(default_factory=list)
     frontiers: list[tuple[str, FrontierResult]] = field(default_factory=list)

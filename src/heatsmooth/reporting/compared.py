@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from heatsmooth.reporting.certificate_tables import STATISTICAL
+from heatsmooth.reporting.certificate_tables import DETERMINISTIC, STATISTICAL
 from heatsmooth.reporting.formats import count_text, one_line, plain, radius_text
 from heatsmooth.results.comparison import Change, Comparison, Factor, Gain, Measure, MethodFigures, Ratio
 from heatsmooth.results.schema import Interval
@@ -17,6 +17,15 @@ FIGURES = {
     "average": Measure.AVERAGE_ACCURACY,
     "agree": Measure.AGREEMENT,
     "r ≥ .25": Measure.CERTIFIED_AT_025,
+    "r ≥ .5": Measure.CERTIFIED_AT_05,
+    "ACR": Measure.ACR,
+}
+PROVEN_FIGURES = {
+    "clean": Measure.ONE_PASS_ACCURACY,
+    "r ≥ 36/255": Measure.CERTIFIED_AT_36,
+    "r ≥ .25": Measure.CERTIFIED_AT_025,
+    "r ≥ 72/255": Measure.CERTIFIED_AT_72,
+    "r ≥ 108/255": Measure.CERTIFIED_AT_108,
     "r ≥ .5": Measure.CERTIFIED_AT_05,
     "ACR": Measure.ACR,
 }
@@ -33,6 +42,11 @@ EXPLAINED = (
     "probability at most α. The certified class is that of one pass, or of a vote for methods that predict by a vote. "
     "Wrong classes and abstentions count as 0. The number of samples limits every radius."
 )
+PROVEN_EXPLAINED = (
+    "Deterministic: the network itself keeps its class within the radius, proven from its weights in one pass. Clean: "
+    "accuracy of one pass. r ≥ and ACR: certified accuracy and mean certified radius of the network; wrong classes "
+    "count as 0. The radii of an average cover another model, on another basis."
+)
 OVER_IMAGES = (
     "Intervals are over images, for these networks, 95 % each: for shares by Bonett and Price, for radii by paired "
     "bootstrap, which is too narrow for a few dozen images. The number of samples limits every radius."
@@ -42,6 +56,11 @@ OVER_IMAGES = (
 def figures(row: MethodFigures) -> dict[str, str]:
     """The shares of images and the ACR of a method, each with its standard deviation over the seeds."""
     return {head: _figure(row, measure) for head, measure in FIGURES.items()}
+
+
+def proven_figures(row: MethodFigures) -> dict[str, str]:
+    """The same for a network with deterministic certificates."""
+    return {head: _figure(row, measure) for head, measure in PROVEN_FIGURES.items()}
 
 
 def _figure(row: MethodFigures, measure: Measure) -> str:
@@ -154,6 +173,26 @@ def means_table(comparisons: Comparisons) -> Table | None:
     )
     note = f"Mean ± standard deviation over the seeds. Tables of single runs may show one seed. {EXPLAINED}"
     return _finished(Table("Methods over all seeds", columns, tuple(rows), note, "over-seeds"), comparisons)
+
+
+def proven_means_table(comparisons: Comparisons) -> Table | None:
+    """The networks with deterministic certificates over several seeds."""
+    rows = [
+        (one_line(name, 60), directory, count_text(comparison.proven_images), *proven_figures(row).values())
+        for directory, comparison in comparisons
+        if len(comparison.seeds) > 1
+        for name, row in comparison.proven.items()
+    ]
+    columns = (
+        Column("Method", words=True),
+        Column("Comparison", words=True),
+        Column("Images"),
+        Column("Clean", about="one pass"),
+        *(Column(head, about=DETERMINISTIC) for head in list(PROVEN_FIGURES)[1:]),
+    )
+    note = f"Mean ± standard deviation over the seeds. {PROVEN_EXPLAINED}"
+    title = "Deterministic certificates over all seeds"
+    return _finished(Table(title, columns, tuple(rows), note, "proven-over-seeds"), comparisons)
 
 
 def gains_table(comparisons: Comparisons) -> Table | None:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from heatsmooth.errors import InputError, require
 from heatsmooth.reporting.attack_tables import attacks_table, distance_table
-from heatsmooth.reporting.audits import audit_table
+from heatsmooth.reporting.audits import audit_table, proof_audit_table
 from heatsmooth.reporting.certificate_tables import (
     accuracy_table,
     calibrated_table,
@@ -23,11 +23,12 @@ from heatsmooth.reporting.certificate_tables import (
 )
 from heatsmooth.reporting.chart import Chart
 from heatsmooth.reporting.collection import Collection, Note
-from heatsmooth.reporting.compared import gains_table, means_table, ratios_table
+from heatsmooth.reporting.compared import gains_table, means_table, proven_means_table, ratios_table
 from heatsmooth.reporting.figures import attack_charts, certified_charts, probability_charts, training_charts
 from heatsmooth.reporting.formats import one_line
 from heatsmooth.reporting.frontiers import frontier_charts, frontier_tables
 from heatsmooth.reporting.gallery import picture_groups
+from heatsmooth.reporting.guarantees import guarantees_charts, guarantees_table
 from heatsmooth.reporting.method_tables import methods_table, timing_table
 from heatsmooth.reporting.naming import Names
 from heatsmooth.reporting.pdf import pdf
@@ -127,7 +128,7 @@ def _result(collection: Collection, sections: list[Section], file: ReportFile) -
         trainings=len(collection.trainings),
         certifications=len(collection.certifications),
         attacks=len(collection.attacks),
-        audits=len(collection.audits),
+        audits=len(collection.audits) + len(collection.proof_audits),
         predictions=len(collection.predictions),
         comparisons=len(collection.comparisons),
         images=sum(len(item.claims) for item in collection.certifications),
@@ -178,6 +179,7 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
             frontier_tables(collection.frontiers),
         ),
         _certificates(collection, names),
+        _guarantees(collection, names),
         Section(
             "attacks",
             "Attacks",
@@ -192,6 +194,7 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
             tables=_present(
                 methods_table(collection),
                 means_table(collection.comparisons),
+                proven_means_table(collection.comparisons),
                 gains_table(collection.comparisons),
                 ratios_table(collection.comparisons),
                 timing_table(collection),
@@ -200,8 +203,10 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
         Section(
             "audit",
             "Audit",
-            "Do the certificates of the average also hold for the network in one pass?",
-            tables=audits if several_audits else [],
+            "Do the certificates of the average also hold for the network in one pass?"
+            if collection.audits
+            else "Do attacks find anything against the deterministic radii?",
+            tables=[*(audits if several_audits else []), *_present(proof_audit_table(collection))],
             only_files=[] if several_audits else audits,
             always=bool(collection.audits),
         ),
@@ -235,6 +240,16 @@ def _certificates(collection: Collection, names: Names) -> Section:
     )
 
 
+def _guarantees(collection: Collection, names: Names) -> Section:
+    return Section(
+        "guarantees",
+        "Kinds of guarantee",
+        "What each kind of guarantee costs and gives.",
+        guarantees_charts(collection, names),
+        _present(guarantees_table(collection, names)),
+    )
+
+
 def _present(*tables: Table | None) -> list[Table]:
     return [table for table in tables if table is not None]
 
@@ -249,7 +264,11 @@ def _absent(collection: Collection) -> list[tuple[str, str]]:
         (collection.attacks, "Attacks", attack),
         (collection.trainings, "Comparison of methods, training curves", smooth),
         (collection.timings, "Inference time", "heatsmooth compare RECIPE --out DIR"),
-        (collection.audits, "Audit", "heatsmooth audit --data D --from RUN --sigma 0.25 --out DIR"),
+        (
+            collection.audits or collection.proof_audits,
+            "Audit",
+            "heatsmooth audit --data D --from RUN --sigma 0.25 --out DIR",
+        ),
         (collection.galleries, "Gallery", attack),
     ]
     return [(what, command) for present, what, command in kinds if not present]

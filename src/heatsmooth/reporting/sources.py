@@ -15,6 +15,7 @@ from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.reporting.collection import (
     AttackRun,
     AuditedModel,
+    AuditedProofs,
     Calibrated,
     Certification,
     Collection,
@@ -27,7 +28,6 @@ from heatsmooth.reporting.collection import (
 from heatsmooth.reporting.formats import one_line
 from heatsmooth.reporting.gallery import read_gallery
 from heatsmooth.results.attacks import AttackResults
-from heatsmooth.results.audit import AuditResult
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.comparison import COMPARISON_FILE, TIMING_FILE, Comparison, Timing
 from heatsmooth.results.deterministic import SETTINGS, NetworkCertificates
@@ -36,6 +36,7 @@ from heatsmooth.results.guarantees import BasisKind, Subject
 from heatsmooth.results.logs import read_log
 from heatsmooth.results.metrics import read_metrics
 from heatsmooth.results.one_pass import read_one_pass
+from heatsmooth.results.proof_audit import ProofAudit, read_audit
 from heatsmooth.results.radii import Radii, radii_of
 from heatsmooth.results.run_info import RunInfo
 from heatsmooth.statistics.bounds import Floats
@@ -199,7 +200,11 @@ def _read_run(source: Source, collection: Collection) -> None:
                 _attempt(lambda _, into: into.galleries.append(read_gallery(run)), source, collection)
             collection.attacks.append(AttackRun(run, AttackResults.read(run.path)))
         case "audit":
-            collection.audits.append(AuditedModel(run.name, info.network, AuditResult.read(run.path)))
+            audit = read_audit(run.path)
+            if isinstance(audit, ProofAudit):
+                collection.proof_audits.append(AuditedProofs(run.name, info.network, audit))
+            else:
+                collection.audits.append(AuditedModel(run.name, info.network, audit))
 
 
 def _certification(run: ReportedRun, collection: Collection) -> Certification:

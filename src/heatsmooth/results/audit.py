@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from heatsmooth.errors import InputError
 from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.results.schema import Format, Interval, Positive, Real, Share, Whole, from_json, named, to_json
 from heatsmooth.results.shown import Shown
@@ -16,14 +17,18 @@ from heatsmooth.statistics.bounds import clopper_pearson
 AUDIT_FILE = "audit.json"
 CONFIDENCE = 0.95
 """Of every interval in an audit."""
+NEEDS_NOISE = (
+    "`sigma`: expected the noise level, got none; only a network made by heatsmooth distill is audited without noise"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
     """How thorough an audit is."""
 
-    sigma: float
-    """Standard deviation of the noise, in [0, 1] pixels."""
+    sigma: float | None = None
+    """Standard deviation of the noise, in [0, 1] pixels. Without it, deterministic radii are tested: those of a network
+    made by distill, by `steps` alone."""
     n: int = 1000
     """Noise samples per image. They give the certificate and the mean probabilities, and confirm violations."""
     alpha: float = 0.001
@@ -38,6 +43,13 @@ class AuditSettings:
     def __post_init__(self) -> None:
         check_positive(self, "sigma")
         check_at_least(self, 1, "n", "steps", "noise_samples", "batch_size")
+
+    @property
+    def noise_level(self) -> float:
+        """σ; an error where it is needed and there is none."""
+        if self.sigma is None:
+            raise InputError(NEEDS_NOISE)
+        return self.sigma
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,9 @@ class Measure(StrEnum):
     AVERAGE_ACCURACY = "average_accuracy"
     AGREEMENT = "agreement"
     CERTIFIED_AT_0 = "certified_at_0"
+    CERTIFIED_AT_36 = "certified_at_36/255"
+    CERTIFIED_AT_72 = "certified_at_72/255"
+    CERTIFIED_AT_108 = "certified_at_108/255"
     CERTIFIED_AT_025 = "certified_at_0.25"
     CERTIFIED_AT_05 = "certified_at_0.5"
     CERTIFIED_AT_075 = "certified_at_0.75"
@@ -49,6 +52,7 @@ class Measure(StrEnum):
     L_BOUND_MEAN = "l_bound_mean"
     ONE_PASS_SECONDS = "one_pass_seconds"  # noqa: S105
     STOCHASTIC_SECONDS = "stochastic_seconds"
+    CERTIFICATE_SECONDS = "certificate_seconds"
     PLAIN_SECONDS = "plain_seconds"
     PLAIN_ONE_PASS_SECONDS = "plain_one_pass_seconds"  # noqa: S105
     PGD_MEDIAN = "pgd_median"
@@ -142,6 +146,11 @@ class Comparison:
     alpha: Share | None = None
     images: Whole | None = None
     methods: dict[str, MethodFigures]
+    """Of methods whose average is certified, from noisy samples."""
+    proven: dict[str, MethodFigures] = field(default_factory=dict)
+    """Of networks with deterministic certificates, which cover the network itself."""
+    proven_images: Whole | None = None
+    """Images with deterministic certificates."""
     gains: dict[str, Gain] = field(default_factory=dict)
     average_certified_radius_ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
     report: str | None = None
@@ -156,8 +165,11 @@ class Comparison:
         return from_json(cls, {"command": None, **value}, expected, "leave it out")
 
     def to_json(self) -> Json:
-        """As on disk: ``n_wrong`` is null where it is not used."""
-        return {**to_json(self), "n_wrong": self.n_wrong}
+        """As on disk: ``n_wrong`` is null where it is not used, and ``proven`` is left out."""
+        written = {**to_json(self), "n_wrong": self.n_wrong}
+        if not self.proven:
+            del written["proven"]
+        return written
 
     def write(self, path: Path) -> None:
         """Replace ``path`` by this comparison."""

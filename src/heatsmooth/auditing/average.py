@@ -73,7 +73,7 @@ def audit(
     - ``seed``: of the noise.
     - ``progress``: called with what is done, how far it is, and how far it goes.
     """
-    certificate = Settings(settings.sigma, n=settings.n, alpha=settings.alpha)
+    certificate = Settings(settings.noise_level, n=settings.n, alpha=settings.alpha)
     examples = images.images(torch.arange(min(4, len(images)))).to(device_of(model))
     unlabelled = images.without_labels()
     certificates = Certificates.of(
@@ -83,7 +83,7 @@ def audit(
     work = _Work(for_inference(model, examples), unlabelled, settings, seed, progress)
     attacked = _attack_network(work, certified)
     measures = AuditMeasures(
-        sigma=settings.sigma,
+        sigma=settings.noise_level,
         alpha=settings.alpha,
         images=len(images),
         n=settings.n,
@@ -94,8 +94,8 @@ def audit(
             teacher=None if teacher is None else _distances(certified.one_pass, _mean_probabilities(teacher, work)),
         ),
         average_attacks=_attack_average(work, certified),
-        network_attacks=_network_attacks(attacked, certified, settings.sigma),
-        lipschitz=_slope_ratio(attacked, settings.sigma),
+        network_attacks=_network_attacks(attacked, certified, settings.noise_level),
+        lipschitz=_slope_ratio(attacked, settings.noise_level),
     )
     return AuditResult(**vars(measures), verdict=verdict(measures))
 
@@ -149,7 +149,7 @@ def _attack_network(work: _Work, certified: _Certified) -> _NetworkAttack:
     """DDN for the smallest distance, and PGD at exactly the L-bound and the certified radius; the smallest counts."""
     model, settings = work.model, work.settings
     device = device_of(model)
-    radii_to_test = np.stack([l_bound(certified.one_pass, sigma=settings.sigma), certified.radii])
+    radii_to_test = np.stack([l_bound(certified.one_pass, sigma=settings.noise_level), certified.radii])
     distances, slopes = [], []
     for positions in torch.arange(len(work.images)).split(settings.batch_size):
         x = work.images.images(positions).to(device)
@@ -179,7 +179,7 @@ def _slope(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
 def _attack_average(work: _Work, certified: _Certified) -> AverageAttacks:
     """PGD on the average inside its certified radius; a violation counts if new samples confirm it at 1−α."""
     settings = work.settings
-    average = GaussianAverage(work.model, sigma=settings.sigma, samples=settings.noise_samples, seed=work.seed)
+    average = GaussianAverage(work.model, sigma=settings.noise_level, samples=settings.noise_samples, seed=work.seed)
     device = device_of(work.model)
     with_radius = np.flatnonzero(certified.radii > 0)
     adversarial: dict[int, Tensor] = {}
@@ -192,7 +192,7 @@ def _attack_average(work: _Work, certified: _Certified) -> AverageAttacks:
         points = torch.where(within[:, None, None, None], attack.images, x).cpu()  # rounding may leave the ball
         adversarial |= dict(zip(positions.tolist(), points, strict=True))
         work.progress("attacking the average", len(adversarial), len(with_radius))
-    sampler = Sampler(work.model, sigma=settings.sigma, classes=certified.average.shape[1], seed=work.seed)
+    sampler = Sampler(work.model, sigma=settings.noise_level, classes=certified.average.shape[1], seed=work.seed)
     jobs = (Job(position, image, drawing("confirmation", settings.n)) for position, image in adversarial.items())
     violations = 0
     for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
@@ -209,7 +209,7 @@ def _mean_probabilities(model: nn.Module, work: _Work) -> Floats:
     every = torch.arange(len(images))
     examples = images.images(every[:4]).to(device_of(model))
     classes = count_classes(model, examples)
-    sampler = Sampler(for_inference(model, examples), sigma=settings.sigma, classes=classes, seed=work.seed)
+    sampler = Sampler(for_inference(model, examples), sigma=settings.noise_level, classes=classes, seed=work.seed)
     jobs = (Job(int(i), images.images(every[i : i + 1])[0], drawing("teacher", settings.n)) for i in every)
     means = np.zeros((len(images), classes))
     for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
