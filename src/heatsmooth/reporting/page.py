@@ -277,8 +277,8 @@ def _rendered(collection: Collection, names: Names, sections: list[Section], tit
     shown = (count_text, duration, one_line, percent, plain, radius_text, readable_json)
     environment.filters |= {function.__name__: function for function in shown}
     environment.globals["how_many"] = how_many
-    script = here.joinpath("page.js").read_text()
-    style = here.joinpath("page.css").read_text()
+    script = here.joinpath("page.js").read_text(encoding="utf-8")
+    style = here.joinpath("page.css").read_text(encoding="utf-8")
     inputs = collection.inputs
     page = environment.get_template("page.html").render(
         title=one_line(title),
