@@ -28,7 +28,7 @@ class DirectoryLock:
     A lock on the whole excludes every other process. A lock on a part excludes the whole and the same part. The
     directory must exist. The operating system releases the lock of a process that is killed.
 
-    Only exclusive locks are used, because not every system has shared ones. The whole holds one file, each part its own.
+    Only exclusive locks are used, because not every system has shared ones. The whole holds one file, a part its own.
     Both look at the files of the others when they start, one process at a time.
     """
 

@@ -14,13 +14,17 @@ from heatsmooth.commands.inputs import Computing, ImageFiles, Network
 from heatsmooth.commands.options import grouped
 from heatsmooth.commands.smooth import Smooth
 from heatsmooth.commands.train import Train
-from heatsmooth.progress import Progress, silent
+from heatsmooth.progress import Progress, Stages, brief, silent
 from heatsmooth.results.audit import AuditResult, AuditSettings
 from heatsmooth.results.training import TrainingResult
 from heatsmooth.training.settings import Plan
 
 FILES, SIGMA = ImageFiles(data="fashion-mini"), 0.25
 BEFORE, AFTER = "baseline", "smoothed"
+TRAINING, SMOOTHING, AUDITING = "training a baseline", "smoothing it without labels", "auditing the certificates"
+TESTING = {name: f"certifying and attacking the {name} network" for name in (BEFORE, AFTER)}
+STAGES = (TRAINING, SMOOTHING, *TESTING.values(), AUDITING)
+"""What the demo does, in order; one line of progress each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,8 @@ class Demo(Command):
     """Epochs of the baseline."""
     images: int = 100
     """Number of test images to certify and attack."""
+    verbose: bool = False
+    """Show the progress of every step, also where there is no terminal."""
     computing: Computing = field(default=Computing(), metadata=grouped("Running"))
 
     def run(self, progress: Progress = silent) -> Story | None:
@@ -55,13 +61,17 @@ class Demo(Command):
         from heatsmooth.reporting import build_report
 
         out, computing = self.out, self.computing
+        stages, steps = Stages(progress, "demo", STAGES), progress if self.verbose else brief(progress)
         plan = Plan(epochs=self.epochs, lr=0.2, warmup=0.15, weight_decay=5e-4)
-        Train(images=FILES, plan=plan, out=out / BEFORE, computing=computing).run(progress)
+        stages.begin(TRAINING)
+        Train(images=FILES, plan=plan, out=out / BEFORE, computing=computing).run(steps)
+        stages.begin(SMOOTHING)
         smoothing = Smooth(
             network=Network(source=out / BEFORE), images=FILES, sigma=SIGMA, out=out / AFTER, computing=computing
-        ).run(progress)
+        ).run(steps)
         certified, attacked = {}, {}
         for name in (BEFORE, AFTER):
+            stages.begin(TESTING[name])
             network, images = Network(source=out / name), FILES.every(10, self.images)
             certified[name] = Certify(
                 network=network,
@@ -70,10 +80,11 @@ class Demo(Command):
                 out=out / f"{name}-certified",
                 sampling=Sampling(seed=computing.seed),
                 device=computing.device,
-            ).run(progress)
+            ).run(steps)
             attacked[name] = Attack(
                 network=network, images=images, out=out / f"{name}-attacked", computing=computing
-            ).run(progress)
+            ).run(steps)
+        stages.begin(AUDITING)
         audit = Audit(
             network=Network(source=out / AFTER),
             images=FILES.every(20, max(1, self.images // 2)),
@@ -81,9 +92,10 @@ class Demo(Command):
             teacher=out / BEFORE,
             out=out / f"{AFTER}-audited",
             computing=computing,
-        ).run(progress)
+        ).run(steps)
         if smoothing is None or audit is None:
             return None
+        stages.end()
         build_report([out], out / "report.html", title="heatsmooth demo")
         return Story(
             smoothing=smoothing,
