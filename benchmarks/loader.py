@@ -84,13 +84,14 @@ def training_step(batch: int) -> Callable[[], int]:
     return step
 
 
-def reading(feed: SetFeed | StreamFeed, some: int) -> Callable[[], int]:
-    """The first ``some`` batches of the next epoch, none of them read before; returns their number of images."""
+def reading(feed: SetFeed | StreamFeed) -> Callable[[], int]:
+    """The next epoch, none of it read ahead; returns its number of images."""
     epochs = count()
 
     def read() -> int:
         first = next(epochs) * feed.steps_per_epoch
-        return sum(len(batch.images) for batch in feed.batches(first, first + some, Place(torch.device("cpu"))))
+        batches = feed.batches(first, first + feed.steps_per_epoch, Place(torch.device("cpu")))
+        return sum(len(batch.images) for batch in batches)
 
     return read
 
@@ -115,9 +116,8 @@ def main() -> None:
             "Parquet": SetFeed(load_images(parquet, "train", image_size=SIZE), arguments.batch, 0),
             "Parquet as a stream": StreamFeed(streamed, arguments.batch, 0),
         }
-        some = min(arguments.images // arguments.batch, 8)
         tasks = {"training step, ResNet-50": training_step(arguments.batch)}
-        tasks |= {name: reading(feed, some) for name, feed in feeds.items()}
+        tasks |= {name: reading(feed) for name, feed in feeds.items()}
         rates = measured(tasks, arguments.rounds)
     facts = provenance()
     print(f"{facts['hardware']['cpu']}, {arguments.threads} threads, torch {facts['versions']['torch']}")
