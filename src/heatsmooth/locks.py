@@ -28,8 +28,8 @@ class DirectoryLock:
     A lock on the whole excludes every other process. A lock on a part excludes the whole and the same part. The
     directory must exist. The operating system releases the lock of a process that is killed.
 
-    Only exclusive locks are used, because not every system has shared ones. The whole holds one file, a part its own.
-    Both look at the files of the others when they start, one process at a time.
+    Only exclusive locks are used, because filelock has no shared ones for open files. The whole holds one file, a part
+    its own. Both look at the files of the others when they start, one process at a time.
     """
 
     def __init__(self, directory: Path, part: str = "") -> None:
