@@ -10,8 +10,10 @@ would bring CUDA with it. Then only the other packages vary.
 
 import argparse
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,12 +40,23 @@ def main() -> None:
     place, build = ROOT / f".venv-{arguments.which}", ROOT / "build"
     python = place / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     build.mkdir(exist_ok=True)
-    listed, fixed = build / f"versions-{arguments.which}.txt", build / "fixed.txt"
+    listed, asked, fixed = build / f"versions-{arguments.which}.txt", build / "asked.txt", build / "fixed.txt"
     torch = version("torch")
     fixed.write_text(f"torch=={torch}\n" if "+" in torch else "", encoding="utf-8")
-    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
-    how = ["--resolution", RESOLUTION[arguments.which], "--override", fixed, "--python", sys.executable]
-    uv("pip", "compile", "--quiet", "pyproject.toml", *extras, *how, "--output-file", listed)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(line for name in EXTRAS for line in project["optional-dependencies"][name])]
+    if arguments.which == "oldest":  # no newer ones, even where another package would like them
+        wanted = [line if line.startswith("torch") else re.sub(r">=(.*)", r"==\1.*", line) for line in wanted]
+    asked.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+    how: list[str | Path] = [
+        "--resolution",
+        RESOLUTION[arguments.which],
+        "--override",
+        fixed,
+        "--python",
+        sys.executable,
+    ]
+    uv("pip", "compile", "--quiet", asked, *how, "--output-file", listed)
     uv("venv", "--quiet", "--clear", "--python", sys.executable, place)
     uv("pip", "install", "--quiet", "--python", python, "--requirement", listed)
     uv("pip", "install", "--quiet", "--python", python, "--constraint", listed, *TESTING)
