@@ -95,8 +95,8 @@ class Demo(Command):
         ).run(steps)
         if smoothing is None or audit is None:
             return None
-        stages.end()
         build_report([out], out / "report.html", title="heatsmooth demo")
+        stages.end()
         return Story(
             smoothing=smoothing,
             certified={name: result for name, result in certified.items() if result is not None},
