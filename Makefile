@@ -1,8 +1,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
-BIN    := $(VENV)/bin
+BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 
-.PHONY: demo test test-gpu lint types pytest docs torture audit-dependencies clean
+.PHONY: demo test test-gpu test-oldest test-newest lint types pytest docs torture audit-dependencies release clean
 
 demo: $(VENV)/installed ## The whole story on the embedded images.
 	$(BIN)/heatsmooth demo
@@ -29,6 +29,18 @@ docs: $(VENV)/ready ## The site of docs/ in build/site; broken links and unknown
 test-gpu: $(VENV)/ready ## What must hold on CUDA; skipped without a GPU, and the last test without two.
 	$(BIN)/python -m pytest -m gpu -rs tests/test_gpu.py
 
+test-oldest test-newest: test-%: $(VENV)/ready ## The tests with the oldest or newest allowed versions; TESTS='tests/test_runs.py' for some.
+	$(BIN)/python tools/versions.py $* $(TESTS)
+
+release: $(VENV)/ready ## Source archive and wheel in dist/, checked, installed where nothing is, and tried. Publishes nothing.
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tools/release.py check dist
+	$(BIN)/python tools/release.py try dist $(DEMO)
+	@$(BIN)/python tools/release.py notes > dist/notes.txt
+	@echo "To tag it: git tag --annotate v$$($(BIN)/python tools/release.py version) --file dist/notes.txt"
+
 torture: $(VENV)/ready ## Kills, fuzzed command lines, records and files: ten times as many as in the tests.
 	HEATSMOOTH_TORTURE=10 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/faults
 
@@ -50,4 +62,4 @@ $(VENV)/ready: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) heatsmooth-demo
+	rm -rf $(VENV) .venv-oldest .venv-newest build dist heatsmooth-demo

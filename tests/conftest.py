@@ -1,5 +1,6 @@
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from heatsmooth.results.certificates import Certificate
 from heatsmooth.results.guarantees import Basis, BasisKind
 from tests.browser import CHROMIUM, Browser
 
+collect_ignore_glob = ["faults/*"] if sys.platform == "win32" else []
+"""The tests of faults fork, limit resources and send signals."""
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

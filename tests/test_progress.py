@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress as RichProgress
 
-from heatsmooth.progress import bar
+from heatsmooth.commands import demo
+from heatsmooth.progress import Progress, bar
 
 
 def test_without_a_terminal_there_is_a_line_for_each_tenth_every_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,3 +51,24 @@ def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with bar(shown=False) as show:
         show("certifying", 1, 1)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_demo_says_a_line_per_stage_and_more_if_asked(
+    verbose: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Step:
+        def __init__(self, **_: object) -> None: ...
+
+        def run(self, progress: Progress) -> None:
+            for done in range(21):
+                progress("testing", done, 20)
+
+    for name in ("Train", "Smooth", "Certify", "Attack", "Audit"):
+        monkeypatch.setattr(demo, name, Step)
+    with bar() as show:
+        assert demo.Demo(verbose=verbose).run(show) is None
+    lines = capsys.readouterr().err.splitlines()
+    stages = [line for line in lines if line.startswith("demo: ")]
+    assert [line.partition(" now ")[2] for line in stages] == list(demo.STAGES)
+    assert (len(lines) > 50) if verbose else (lines == stages)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from heatsmooth import InputError
+from heatsmooth.locks import WINDOWS
 from heatsmooth.runs import Records, Run, provenance, read_records, write_atomically, write_json
 
 
@@ -70,6 +71,7 @@ def test_records_survive_a_torn_last_line(tmp_path: Path) -> None:
         read_records(path)
 
 
+@pytest.mark.skipif(WINDOWS, reason="Windows has no limit on the size of files")
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     target = tmp_path / "f"
     write_atomically(target, b"old")
@@ -84,6 +86,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.skipif(WINDOWS, reason="Windows has no pipes in folders")
 def test_only_files_are_replaced(tmp_path: Path) -> None:
     """A device or a pipe would be gone: replacing writes beside it and renames."""
     os.mkfifo(tmp_path / "pipe")
@@ -128,6 +131,7 @@ def test_what_another_process_is_writing_is_never_removed(tmp_path: Path) -> Non
     assert [file.exists() for file in (writing, elsewhere, torn, old)] == [True, True, False, False]
 
 
+@pytest.mark.skipif(WINDOWS, reason="the error is that of flock")
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
 @pytest.mark.parametrize("part", ["", "-1-of-2"])
 def test_a_file_system_without_locks_is_told_as_such(
@@ -153,6 +157,7 @@ def test_numbers_that_json_has_not_are_never_written(tmp_path: Path) -> None:
         write_json(tmp_path / "a.json", [{"x": float("nan")}])
 
 
+@pytest.mark.skipif(WINDOWS, reason="file names of Windows are Unicode")
 def test_names_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
     name = os.fsdecode(b"\xff")
     Run(tmp_path, "certify", {"data": name}).close()
@@ -161,6 +166,7 @@ def test_names_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.skipif(WINDOWS, reason="Windows has no SIGKILL")
 def test_what_a_kill_left_of_a_file_is_removed_and_what_another_process_writes_is_not(tmp_path: Path) -> None:
     path = tmp_path / "a [b].json"
     code = (

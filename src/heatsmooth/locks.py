@@ -1,6 +1,5 @@
 """Safe writing in a directory that several processes use: locks, and files that are replaced atomically."""
 
-import fcntl
 import glob
 import os
 import platform
@@ -9,9 +8,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
+from filelock import lock_descriptor
+
 from heatsmooth.errors import InputError
 
+WINDOWS = os.name == "nt"
 LOCK_FILE = ".lock"
+MOMENT_FILE = f"{LOCK_FILE}-moment"
+REPLACE_WITHIN = 5.0
+"""Seconds. On Windows, a file that another program has open, such as a virus scanner, cannot be replaced meanwhile."""
 ABANDONED_AFTER = 3600.0
 """Seconds after which a partly written file of another machine counts as abandoned."""
 
@@ -20,14 +26,19 @@ class DirectoryLock:
     """The right to work in a whole directory, or in one ``part`` of it, until it is closed or the process ends.
 
     A lock on the whole excludes every other process. A lock on a part excludes the whole and the same part. The
-    directory must exist.
+    directory must exist. The operating system releases the lock of a process that is killed.
+
+    Only exclusive locks are used, because filelock has no shared ones for open files. The whole holds one file, a part
+    its own. Both look at the files of the others when they start, one process at a time.
     """
 
     def __init__(self, directory: Path, part: str = "") -> None:
-        with ExitStack() as held:
-            _take(held, directory / LOCK_FILE, fcntl.LOCK_NB | (fcntl.LOCK_SH if part else fcntl.LOCK_EX))
-            if part:
-                _take(held, directory / f"{LOCK_FILE}{part}", fcntl.LOCK_NB | fcntl.LOCK_EX)
+        with ExitStack() as held, one_at_a_time(directory):
+            parts = [file for file in directory.glob(f"{LOCK_FILE}-*") if file.name != MOMENT_FILE]
+            for excluded in [directory / LOCK_FILE] if part else parts:
+                with ExitStack() as for_a_moment:
+                    _take(for_a_moment, excluded)
+            _take(held, directory / f"{LOCK_FILE}{part}")
             self._held = held.pop_all()
 
     def close(self) -> None:
@@ -39,28 +50,28 @@ class DirectoryLock:
 def one_at_a_time(directory: Path) -> Iterator[None]:
     """Wait until no other process is inside this context for the same directory."""
     with ExitStack() as held:
-        _take(held, directory / f"{LOCK_FILE}-moment", fcntl.LOCK_EX)
+        _take(held, directory / MOMENT_FILE, wait=True)
         yield
 
 
-def _take(held: ExitStack, path: Path, kind: int) -> None:
-    """Lock a file with these flags of ``flock``."""
+def _take(held: ExitStack, path: Path, *, wait: bool = False) -> None:
+    """Lock a file, which is created if it does not exist, until ``held`` is closed."""
     directory = path.parent
     try:
-        file = held.enter_context(path.open("a"))
+        file = held.enter_context(path.open("ab"))
     except OSError as error:
         raise unwritable(directory, error) from None
     try:
-        fcntl.flock(file, kind)
-    except BlockingIOError:
-        raise InputError(
-            f"{directory}: expected no other process here, got one at work; wait for it or name another `out`"
-        ) from None
+        taken = lock_descriptor(file.fileno(), blocking=wait)
     except OSError as error:
         raise InputError(
             f"{directory}: expected a file system with file locks, got {error.strerror or error}; "
             "name an `out` on a local disk, or mount this file system with locks"
         ) from None
+    if not taken:
+        raise InputError(
+            f"{directory}: expected no other process here, got one at work; wait for it or name another `out`"
+        )
 
 
 def unwritable(directory: Path, error: OSError) -> InputError:
@@ -84,14 +95,29 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        _replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    if not WINDOWS:  # which has no way to sync a directory
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _replace(part: Path, path: Path) -> None:
+    """Rename ``part`` to ``path``; on Windows, try again while another program has ``path`` open."""
+    deadline = time.monotonic() + (REPLACE_WITHIN if WINDOWS else 0.0)
+    while True:
+        try:
+            part.replace(path)
+        except PermissionError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def remove_abandoned(directory: Path, pattern: str) -> None:
@@ -121,8 +147,6 @@ def is_abandoned(part: Path) -> bool:
 def _is_alive(process: int) -> bool:
     """Whether a process with this number runs on this machine."""
     try:
-        with suppress(PermissionError):  # it belongs to another user
-            os.kill(process, 0)
-    except (OverflowError, ProcessLookupError):
+        return bool(psutil.pid_exists(process))
+    except OverflowError:  # larger than any number of a process
         return False
-    return True

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
@@ -57,6 +57,31 @@ def bar(*, shown: bool = True) -> Iterator[Progress]:
             yield show
     else:
         yield _Lines()
+
+
+def brief(progress: Progress) -> Progress:
+    """The same display in a terminal; nothing where it would be lines."""
+    return silent if isinstance(progress, _Lines) else progress
+
+
+class Stages:
+    """Says which stage of a longer task begins, one line each.
+
+    ``progress``: where it is said.
+    ``what``: the task.
+    ``names``: of all stages, in order.
+    """
+
+    def __init__(self, progress: Progress, what: str, names: Sequence[str]) -> None:
+        self._progress, self._what, self._names = progress, what, tuple(names)
+
+    def begin(self, name: str) -> None:
+        """The stage of this name begins; those before it are done."""
+        self._progress(self._what, self._names.index(name), len(self._names), f"now {name}")
+
+    def end(self) -> None:
+        """All stages are done."""
+        self._progress(self._what, len(self._names), len(self._names), "done")
 
 
 class _Lines:

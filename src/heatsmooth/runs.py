@@ -66,7 +66,7 @@ def _encoded(text: str) -> bytes:
 def read_json(path: Path) -> Json:
     """The JSON object in ``path``."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text(encoding="utf-8"))
         reason = "" if isinstance(value, dict) else type(value).__name__
     except (OSError, ValueError, RecursionError) as error:
         value, reason = {}, str(error) or type(error).__name__
@@ -202,10 +202,11 @@ def provenance() -> Json:
 def _commit() -> str | None:
     def git(*words: str) -> str:
         here = Path(__file__).parent
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        answer = subprocess.run(["git", *words], cwd=here, capture_output=True, encoding="utf-8", check=True)
+        return answer.stdout.strip()
 
     try:
-        if Path(git("rev-parse", "--show-toplevel"), "src/heatsmooth").resolve() != Path(__file__).parent:
+        if not Path(git("rev-parse", "--show-toplevel"), "src/heatsmooth").samefile(Path(__file__).parent):
             return None
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
@@ -214,7 +215,7 @@ def _commit() -> str | None:
 
 def _cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

@@ -15,13 +15,18 @@ from heatsmooth.commands.inputs import Computing, ImageFiles, Network
 from heatsmooth.commands.options import grouped
 from heatsmooth.commands.smooth import Smooth
 from heatsmooth.commands.train import Train
-from heatsmooth.progress import Progress, silent
+from heatsmooth.progress import Progress, Stages, brief, silent
 from heatsmooth.results.audit import AuditResult, AuditSettings
 from heatsmooth.results.training import TrainingResult
 from heatsmooth.training.settings import DISTILLING, Plan
 
 FILES, SIGMA = ImageFiles(data="fashion-mini"), 0.25
 BEFORE, AFTER, STUDENT = "baseline", "smoothed", "distilled"
+TRAINING, SMOOTHING, AUDITING = "training a baseline", "smoothing it without labels", "auditing the certificates"
+TESTING = {name: f"certifying and attacking the {name} network" for name in (BEFORE, AFTER)}
+PROVING = "distilling a student with a proven radius"
+STAGES = (TRAINING, SMOOTHING, *TESTING.values(), AUDITING, PROVING)
+"""What the demo does, in order; one line of progress each."""
 TAUGHT = 60
 """Training images of the student, per image that is certified by sampling."""
 
@@ -53,6 +58,8 @@ class Demo(Command):
     """Epochs of the baseline."""
     images: int = 100
     """Number of test images to certify and attack."""
+    verbose: bool = False
+    """Show the progress of every step, also where there is no terminal."""
     computing: Computing = field(default=Computing(), metadata=grouped("Running"))
 
     def run(self, progress: Progress = silent) -> Story | None:
@@ -60,13 +67,17 @@ class Demo(Command):
         from heatsmooth.reporting import build_report
 
         out, computing = self.out, self.computing
+        stages, steps = Stages(progress, "demo", STAGES), progress if self.verbose else brief(progress)
         plan = Plan(epochs=self.epochs, lr=0.2, warmup=0.15, weight_decay=5e-4)
-        Train(images=FILES, plan=plan, out=out / BEFORE, computing=computing).run(progress)
+        stages.begin(TRAINING)
+        Train(images=FILES, plan=plan, out=out / BEFORE, computing=computing).run(steps)
+        stages.begin(SMOOTHING)
         smoothing = Smooth(
             network=Network(source=out / BEFORE), images=FILES, sigma=SIGMA, out=out / AFTER, computing=computing
-        ).run(progress)
+        ).run(steps)
         certified, attacked = {}, {}
         for name in (BEFORE, AFTER):
+            stages.begin(TESTING[name])
             network, images = Network(source=out / name), FILES.every(10, self.images)
             certified[name] = Certify(
                 network=network,
@@ -75,10 +86,11 @@ class Demo(Command):
                 out=out / f"{name}-certified",
                 sampling=Sampling(seed=computing.seed),
                 device=computing.device,
-            ).run(progress)
+            ).run(steps)
             attacked[name] = Attack(
                 network=network, images=images, out=out / f"{name}-attacked", computing=computing
-            ).run(progress)
+            ).run(steps)
+        stages.begin(AUDITING)
         audit = Audit(
             network=Network(source=out / AFTER),
             images=FILES.every(20, max(1, self.images // 2)),
@@ -86,11 +98,13 @@ class Demo(Command):
             teacher=out / BEFORE,
             out=out / f"{AFTER}-audited",
             computing=computing,
-        ).run(progress)
-        proven = self._proven(progress)
+        ).run(steps)
+        stages.begin(PROVING)
+        proven = self._proven(steps)
         if smoothing is None or proven is None or not isinstance(audit, AuditResult):
             return None
         build_report([out], out / "report.html", title="heatsmooth demo")
+        stages.end()
         return Story(
             smoothing=smoothing,
             certified={name: result for name, result in certified.items() if result is not None},

@@ -36,25 +36,25 @@ class Distill(Command):
     plan: Plan = field(default=DISTILLING, metadata=grouped("Optimisation", main=("epochs",)))
     limit_train: int | None = None
     """Distil on a fixed subset of this many images."""
+    stream: bool = False
+    """Read hf:NAME as a stream, --limit-train images per epoch. Nothing is measured at the end."""
     computing: Computing = field(default=Computing(), metadata=grouped("Running"))
     saving: Saving = field(default=Saving(), metadata=grouped("Running"))
 
     def run(self, progress: Progress = silent) -> "TrainingResult | None":
         """Distil the network without labels and leave the student in ``out``."""
-        import torch
-
-        from heatsmooth.commands.training import check_fit, recorded, train_and_test
+        from heatsmooth.commands.training import check_fit, recorded, unlabelled_and_test
         from heatsmooth.identity import network_settings
         from heatsmooth.models import count_classes, identify
         from heatsmooth.training.execution import Execution
-        from heatsmooth.training.students import Lesson, distilled, new_student
+        from heatsmooth.training.students import Lesson, distilled, first_images, new_student
 
         network, name = self._names()
-        labelled, test = train_and_test(self.images, network.size, self.limit_train, progress)
-        images, seed = labelled.without_labels(), self.computing.seed
+        images, test = unlabelled_and_test(self.images, network.size, self.limit_train, progress, stream=self.stream)
+        seed = self.computing.seed
         teacher = network.load(images)
-        check_fit(teacher, images, test)
-        classes = count_classes(teacher, images.images(torch.arange(1)))
+        check_fit(teacher, images, *(() if test is None else (test,)))
+        classes = count_classes(teacher, first_images(images))
         student = new_student(name, classes, images.shape, self.choices, seed)
 
         def work() -> "Classifier":
@@ -85,18 +85,19 @@ class Distill(Command):
         return self.network, self.student
 
     def _measured(
-        self, teacher: "Classifier", student: "Classifier", test: "ImageSet", progress: Progress
+        self, teacher: "Classifier", student: "Classifier", test: "ImageSet | None", progress: Progress
     ) -> "TrainingResult":
         """The clean accuracy of both networks on the test images, where those have labels."""
         from heatsmooth.evaluate import accuracy
         from heatsmooth.models import device_of
         from heatsmooth.results.training import TrainingResult
 
-        result = TrainingResult(command="distill", out=str(self.out), left_out=test.left_out or None)
-        if test.labels is None:
-            return result
+        result = TrainingResult(command="distill", out=str(self.out))
+        if test is None or test.labels is None:
+            return result if test is None else replace(result, left_out=test.left_out or None)
         return replace(
             result,
+            left_out=test.left_out or None,
             test_images=len(test),
             accuracy=accuracy(student, test, progress=progress),
             teacher_accuracy=accuracy(teacher.to(device_of(student)), test, progress=progress),

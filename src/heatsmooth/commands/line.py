@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -67,6 +68,9 @@ def command_named(name: str) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):  # Windows may use an encoding that has no σ
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(arguments))
 
 

@@ -13,7 +13,7 @@ from heatsmooth.training.field import Consistency, Denoising, Macer, Method, Riv
 from heatsmooth.training.settings import Heat, HeatChanges, Plan, PlanChanges, Preset, Saving
 
 if TYPE_CHECKING:
-    from heatsmooth.data import ImageSet, ImageStream
+    from heatsmooth.data import ImageSet
     from heatsmooth.models import Classifier
     from heatsmooth.results.training import TrainingResult
     from heatsmooth.training.dial import Kept
@@ -64,7 +64,7 @@ class Smooth(Command):
 
     def run(self, progress: Progress = silent) -> "TrainingResult | None":
         """Smooth the network without labels and leave the result in ``out``."""
-        from heatsmooth.commands.training import check_fit, recorded
+        from heatsmooth.commands.training import check_fit, recorded, unlabelled_and_test
         from heatsmooth.identity import network_settings
         from heatsmooth.models import Classifier, identify, normalising_deviation, refuse_lipschitz
         from heatsmooth.models.program import refuse_program
@@ -72,7 +72,9 @@ class Smooth(Command):
         from heatsmooth.training.execution import Execution
         from heatsmooth.training.methods import smoothed
 
-        images, test = self._images(progress)
+        images, test = unlabelled_and_test(
+            self.images, self.network.size, self.limit_train, progress, stream=self.stream
+        )
         seed, device = self.computing.seed, self.computing.device
         teacher = self.network.load(images)
         refuse_program(teacher)
@@ -119,15 +121,6 @@ class Smooth(Command):
             "seed": seed,
         }
         return recorded(self.out, settings, device, work, measure)
-
-    def _images(self, progress: Progress) -> "tuple[ImageSet | ImageStream, ImageSet | None]":
-        """The images to smooth on, without their labels, and those to test on."""
-        from heatsmooth.commands.training import train_and_test
-
-        if self.stream:
-            return self.images.stream(self.network.size, limit=self.limit_train), None
-        labelled, test = train_and_test(self.images, self.network.size, self.limit_train, progress)
-        return labelled.without_labels(), test
 
     def _held_out(self, trained_on: str, progress: Progress) -> "ImageSet | None":
         """The images that the dial measures on; None if the person names none, or those that it is trained on.

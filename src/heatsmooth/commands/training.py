@@ -34,6 +34,16 @@ def train_and_test(
     return train, files.first(TESTED).load(size, progress=progress)
 
 
+def unlabelled_and_test(
+    files: ImageFiles, size: Size | None, limit: int | None, progress: Progress, *, stream: bool
+) -> tuple[ImageSet | ImageStream, ImageSet | None]:
+    """The images to train on, without their labels, and those to test on; a stream has none to test on."""
+    if stream:
+        return files.stream(size, limit=limit), None
+    labelled, test = train_and_test(files, size, limit, progress)
+    return labelled.without_labels(), test
+
+
 def check_fit(network: Classifier, *sets: ImageSet | ImageStream) -> None:
     """Refuse images that the network does not take and labels that it does not know, before any work is done."""
     for images in sets:

@@ -153,7 +153,7 @@ class FolderPixels(EncodedPixels):
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the names and sizes of the files, and of the size of the crop."""
-        listing = "\n".join(f"{file.relative_to(self.root)} {file.stat().st_size}" for file in self.files)
+        listing = "\n".join(f"{file.relative_to(self.root).as_posix()} {file.stat().st_size}" for file in self.files)
         return sha256(f"{self.size}\n{listing}".encode(errors="surrogateescape"))
 
 
@@ -176,7 +176,8 @@ def load_folder(path: Path, size: Size | None, class_index: Path | None = None) 
     no labels.
     """
     require(path.is_dir(), f"imagefolder:{path}: expected a folder of images, got no such folder; check the path")
-    files = sorted(file for file in _files_below(path) if file.suffix.lower() in SUFFIXES)
+    files = [file for file in _files_below(path) if file.suffix.lower() in SUFFIXES]
+    files.sort(key=lambda file: file.parts)  # not by the rules of the system: Windows ignores case
     require(
         bool(files),
         f"imagefolder:{path}: expected image files ({', '.join(sorted(SUFFIXES))}), got none; check the path",

@@ -5,6 +5,7 @@ Images stay encoded, on disk or in the stream, until a batch needs them.
 
 import io
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def load_hub(name: str, split: Literal["train", "test"], size: Size | None, cach
         labels = None  # the hub marks test sets with secret labels like this
     names = None if labels is None else getattr(rows.features[table.label], "names", None)
     images = rows.select_columns([table.image])
-    pixels = HubPixels(images, table.image, size or usual_size(_encoded(rows[0][table.image])))
+    pixels = HubPixels(images, table.image, size or usual_size(encoded(rows[0][table.image])))
     return ImageSet.of(table.name, pixels, labels, class_names=tuple(names) if names else None)
 
 
@@ -74,12 +75,12 @@ class HubPixels(EncodedPixels):
     """Rows of a data set on disk, decoded on request."""
 
     def __init__(self, rows: Any, column: str, size: Size) -> None:
-        super().__init__(len(rows), size, _channels(rows[0][column]))
+        super().__init__(len(rows), size, channels_of(encoded(rows[0][column])))
         self.rows, self.column = rows, column
 
     def sources(self, indices: Sequence[int]) -> list[Path | BinaryIO]:
         """Where the encoded images are."""
-        return [_encoded(cell) for cell in self.rows[list(indices)][self.column]]
+        return [encoded(cell) for cell in self.rows[list(indices)][self.column]]
 
     def name(self, index: int) -> str:
         """The row of an image, and its file if the data set records it."""
@@ -124,7 +125,7 @@ class ImageStream:
         """Encoded images as uint8 (len(cells), channels, height, width)."""
         try:
             with ThreadPoolExecutor(os.cpu_count()) as readers:
-                images = readers.map(lambda cell: decoded(_encoded(cell), self.size, channels=self.channels), cells)
+                images = readers.map(lambda cell: decoded(encoded(cell), self.size, channels=self.channels), cells)
                 return torch.from_numpy(np.stack(list(images)))
         except UNREADABLE as error:
             raise unreadable({self.name: error}) from None
@@ -135,7 +136,7 @@ class ImageStream:
 
     def describe(self) -> dict[str, object]:
         """What a run records about its data, as JSON. Only the first image is hashed."""
-        first = _bytes(_encoded(next(iter(self.rows))[self.column]))
+        first = _bytes(encoded(next(iter(self.rows))[self.column]))
         return {
             "name": self.name,
             "images": self.count,
@@ -167,8 +168,8 @@ def open_stream(name: str, size: Size | None, *, count: int | None = None, cache
     first = next(iter(rows), None)
     if first is None:
         raise InputError(f"{name}: expected at least one image, got none; check the name")
-    crop = size or usual_size(_encoded(first[image]))
-    return ImageStream(table.name, rows, image, int(length), crop, _channels(first[image]))
+    crop = size or usual_size(encoded(first[image]))
+    return ImageStream(table.name, rows, image, int(length), crop, channels_of(encoded(first[image])))
 
 
 def _table(name: str, split: str, cache: Path | None, *, stream: bool) -> HubTable:
@@ -179,7 +180,7 @@ def _table(name: str, split: str, cache: Path | None, *, stream: bool) -> HubTab
         raise InputError(f"{name}: expected the package datasets, got none; pip install 'heatsmooth[hf]'") from None
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
-    place, named_split, named_label = [*name.removeprefix(PREFIX).split(":"), "", ""][:3]
+    place, named_split, named_label = _parts(name)
     try:
         if Path(place, "dataset_dict.json").is_file() or Path(place, "state.json").is_file():
             rows: Any = datasets.load_from_disk(place)
@@ -196,9 +197,21 @@ def _table(name: str, split: str, cache: Path | None, *, stream: bool) -> HubTab
         full_name, rows = f"{full_name}:{part}", rows[part]
     features = rows.features or {}
     image = _image_column(name, features, datasets.Image)
-    label = _label_column(name, features, datasets.ClassLabel, named_label)
+    label = label_column(name, features, datasets.ClassLabel, named_label)
     rows = rows.cast_column(image, datasets.Image(decode=False))
     return HubTable(name=full_name, rows=rows, image=image, label=label)
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Place, split and labels of ``hf:NAME[:SPLIT[:LABELS]]``; a drive of Windows belongs to the place.
+
+    >>> _parts("hf:food101:train"), _parts("hf:C:/food:train")
+    (('food101', 'train', ''), ('C:/food', 'train', ''))
+    """
+    rest = name.removeprefix(PREFIX)
+    drive = rest[:2] if re.match(r"[A-Za-z]:[\\/]", rest) else ""
+    place, split, labels = [*rest[len(drive) :].split(":"), "", ""][:3]
+    return drive + place, split, labels
 
 
 def _split_of(name: str, splits: list[str], split: str, named: str) -> str:
@@ -224,7 +237,8 @@ def _image_column(name: str, features: Any, image_type: Any) -> str:
     return str(columns[0])
 
 
-def _label_column(name: str, features: Any, label_type: Any, named: str) -> str | None:
+def label_column(name: str, features: Any, label_type: Any, named: str) -> str | None:
+    """The column of labels: ``named``, "label", or the only one of that type; None if there is none."""
     require(not named or named in features, f"{name}: expected labels in one of {list(features)}, got {named!r}")
     if named or "label" in features:
         return named or "label"
@@ -233,7 +247,10 @@ def _label_column(name: str, features: Any, label_type: Any, named: str) -> str 
     return columns[0] if columns else None
 
 
-def _encoded(cell: Any) -> Path | BinaryIO:
+def encoded(cell: Any) -> Path | BinaryIO:
+    """Where the encoded image of a cell is: its bytes, or a file that it names."""
+    if isinstance(cell, bytes):
+        return io.BytesIO(cell)
     return Path(cell["path"]) if cell["bytes"] is None else io.BytesIO(cell["bytes"])
 
 
@@ -241,10 +258,13 @@ def _bytes(source: Path | BinaryIO) -> bytes:
     return source.read_bytes() if isinstance(source, Path) else source.read()
 
 
-def _channels(cell: Any) -> Literal[1, 3]:
+def channels_of(source: Path | BinaryIO) -> Literal[1, 3]:
     """1 if the image is grey, else 3."""
     try:
-        with opened(_encoded(cell)) as image:
+        with opened(source) as image:
             return 1 if image.mode in ("1", "L", "I;16") else 3
     except UNREADABLE:
         return 3
+    finally:
+        if not isinstance(source, Path):
+            source.seek(0)

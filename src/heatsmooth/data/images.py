@@ -144,6 +144,24 @@ class ImageSet:
         rule += "" if count is None else f", the first {count}"
         return replace(self, indices=self.indices[start :: min(stride, len(self))][:count], rule=rule)
 
+    def shuffled(self, *seed: int | str) -> Tensor:
+        """All positions of the set in an order that depends on the seed alone, int64.
+
+        Images that are stored in chunks (``ShardPixels``) are mixed with those of some other chunks, chosen at random,
+        so that a chunk is read once.
+        """
+        generator = torch.Generator().manual_seed(mixed_seed(*seed))
+        chunks: tuple[int, ...] = getattr(self.pixels, "chunks", ())
+        if not chunks:
+            return torch.randperm(len(self), generator=generator)
+        chunk = torch.bucketize(self.indices, torch.tensor(chunks).cumsum(0), right=True)
+        order = torch.randperm(len(chunks), generator=generator)
+        held = torch.bincount(chunk, minlength=len(chunks))[order]
+        mixed = torch.empty_like(order)
+        mixed[order] = (held.cumsum(0) - held) // int(getattr(self.pixels, "mixed", 1))
+        chance = torch.rand(len(self), generator=generator, dtype=torch.float64)
+        return (mixed[chunk] + chance).argsort()
+
     def readable(self, progress: Progress = silent) -> "ImageSet":
         """The set without the images that cannot be read; each image is read once to find out."""
         find = getattr(self.pixels, "broken", None)

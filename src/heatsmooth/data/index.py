@@ -53,7 +53,7 @@ class ClassIndex:
 
 
 def _own_names(file: Path) -> tuple[str, str, str]:
-    return str(file), file.name, file.stem
+    return file.as_posix(), file.name, file.stem
 
 
 def read_class_index(path: Path) -> ClassIndex:
@@ -63,7 +63,7 @@ def read_class_index(path: Path) -> ClassIndex:
     and the classes are numbered in the sorted order of their names, as folders are.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
             numbers = _from_json(json.loads(text))
         elif path.suffix == ".csv":

@@ -18,11 +18,16 @@ from heatsmooth.data.arrays import load_npy, load_npz
 from heatsmooth.data.folder import load_folder
 from heatsmooth.data.hub import load_hub
 from heatsmooth.data.images import ImageSet, Size
+from heatsmooth.data.parquet import load_parquet
+from heatsmooth.data.webdataset import load_webdataset
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
 Split = Literal["train", "test"]
-NAMES = "fashion-mini, fashion-mnist, cifar10, imagefolder:PATH, npz:PATH, npy:IMAGES[,LABELS] or hf:NAME[:SPLIT]"
+NAMES = (
+    "fashion-mini, fashion-mnist, cifar10, imagefolder:PATH, npz:PATH, npy:IMAGES[,LABELS], wds:SHARDS, parquet:FILES "
+    "or hf:NAME[:SPLIT]"
+)
 
 DEFAULT_ROOT = Path("~/.cache/heatsmooth").expanduser()
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -91,6 +96,10 @@ def load_images(
         return load_npz(name, path, split)
     if kind == "npy":
         return load_npy(name, rest)
+    if kind == "wds":
+        return load_webdataset(name, rest, split, image_size)
+    if kind == "parquet":
+        return load_parquet(name, rest, split, image_size)
     if kind == "hf":
         return load_hub(name, split, image_size, root)
     raise InputError(f"`data`: expected {NAMES}, got {name!r}")

@@ -276,7 +276,7 @@ def _absent(collection: Collection) -> list[tuple[str, str]]:
 
 def _rendered(collection: Collection, names: Names, sections: list[Section], title: str) -> bytes:
     """The page; all text from files is escaped, and no other script than its own can run."""
-    script = files("heatsmooth.reporting").joinpath("page.js").read_text()
+    script = files("heatsmooth.reporting").joinpath("page.js").read_text(encoding="utf-8")
     inputs = collection.inputs
     page = (
         templates()

@@ -63,7 +63,7 @@ def read_log(path: Path) -> list[LogRow]:
     there may be more columns. A log with only a header has no rows.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected a tab-separated log, got {error}; check the path") from None
     require(bool(lines), f"{path}: expected a header, got an empty file; leave it out")

@@ -1,8 +1,10 @@
 """The batches of a training, in an order that depends on the seed and the step alone."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -11,7 +13,12 @@ from torch import Tensor
 
 from heatsmooth.data import ImageSet, ImageStream, as_unit_interval, shifted_and_flipped
 from heatsmooth.errors import InputError, require
-from heatsmooth.noise import Draw, mixed_seed
+from heatsmooth.noise import Draw
+
+AHEAD = 4
+"""Batches that are read while a step is computed."""
+READERS = 2
+"""Batches that are read at the same time; the images of each are decoded in parallel."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +101,23 @@ class _StoredFeed(Generic[Source]):
 class SetFeed(_StoredFeed[ImageSet]):
     """An ``ImageSet`` in a new order each epoch, ``batch_size`` images per step over all processes together.
 
-    The last, incomplete batch of an epoch is left out. The next batch is read while a step is computed.
+    The last, incomplete batch of an epoch is left out. The next batches are read while a step is computed.
     """
+
+    _orders: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def _positions(self, step: int, place: Place) -> Tensor:
         epoch, number = divmod(step, self.steps_per_epoch)
-        order = torch.randperm(
-            len(self.images), generator=torch.Generator().manual_seed(mixed_seed(self.seed, "order", epoch))
-        )
         mine = self._size // place.world
         first = number * self._size + place.rank * mine
-        return order[first : first + mine]
+        return self._order(epoch)[first : first + mine]
+
+    def _order(self, epoch: int) -> Tensor:
+        """The positions of all images in the order of an epoch, which is kept until the next."""
+        if epoch not in self._orders:
+            self._orders[epoch] = self.images.shuffled(self.seed, "order", epoch)
+            self._orders.pop(epoch - 2, None)  # the last steps of the epoch before may still be read
+        return self._orders[epoch]
 
     def batches(self, start: int, stop: int, place: Place) -> Iterator[Batch]:
         """The batches of the steps start … stop − 1."""
@@ -114,13 +127,9 @@ class SetFeed(_StoredFeed[ImageSet]):
             positions = self._positions(step, place)
             return self.images.raw(positions), self.images.labels_at(positions)
 
-        with ThreadPoolExecutor(1) as reader:
-            ahead: Future[tuple[Tensor, Tensor | None]] = reader.submit(read, start)
-            for step in range(start, stop):
-                pixels, labels = ahead.result()
-                if step + 1 < stop:
-                    ahead = reader.submit(read, step + 1)
-                yield _batch(self, pixels, labels, step, place)
+        ahead = read_ahead((partial(read, step) for step in range(start, stop)), READERS)
+        for step, (pixels, labels) in enumerate(ahead, start):
+            yield _batch(self, pixels, labels, step, place)
 
 
 @dataclass(frozen=True)
@@ -149,13 +158,27 @@ class StreamFeed(_StoredFeed[ImageStream]):
         """The batches of the steps start … stop − 1."""
         _check_shared(self._size, place)
         encoded = self._encoded(start, place)
-        with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(lambda: self.images.pixels(next(encoded)))
-            for step in range(start, stop):
-                pixels = ahead.result()
-                if step + 1 < stop:
-                    ahead = reader.submit(lambda: self.images.pixels(next(encoded)))
-                yield _batch(self, pixels, None, step, place)
+        ahead = read_ahead((lambda: self.images.pixels(next(encoded)) for _ in range(start, stop)), 1)
+        for step, pixels in enumerate(ahead, start):
+            yield _batch(self, pixels, None, step, place)
+
+
+Read = TypeVar("Read")
+
+
+def read_ahead(tasks: Iterable[Callable[[], Read]], readers: int) -> Iterator[Read]:
+    """The results of the tasks, in order. Up to ``AHEAD`` tasks run or wait in threads while the caller works."""
+    pool = ThreadPoolExecutor(readers)
+    waiting: deque[Future[Read]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(task))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _check_shared(size: int, place: Place) -> None:

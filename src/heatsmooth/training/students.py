@@ -46,7 +46,7 @@ def distill(
     The other parameters are those of ``smooth``.
     """
     choices, plan = Distillation(radius, temperature), replace(settings.DISTILLING, **changes)
-    first = _first_images(images)
+    first = first_images(images)
     execution = execution_in(out, saving, seed=seed, device=device, progress=progress)
     new = new_student(student, count_classes(model, first.to(device_of(model))), tuple(first.shape[1:]), choices, seed)
     return distilled(model, new, images, Lesson(choices, plan), execution)
@@ -84,7 +84,7 @@ def distilled(
     return student
 
 
-def _first_images(images: Source) -> Tensor:
+def first_images(images: Source) -> Tensor:
     """An image or a few, (some, channels, height, width), in [0, 1]."""
     if isinstance(images, ImageSet):
         return images.images(torch.arange(1))
