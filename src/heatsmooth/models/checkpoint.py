@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models import hub
+from heatsmooth.models import hub, zoo
 from heatsmooth.models.architectures import ARCHITECTURES
 from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
 from heatsmooth.models.classifier import Classifier, build, channels_last, channels_of, denoised
@@ -123,12 +123,14 @@ def load(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Classifier:
-    """The classifier of a run directory, a file, ``hf:NAME`` or ``package.module:callable``, in evaluation mode.
+    """The classifier of a run directory, a file, a library or ``package.module:callable``, in evaluation mode.
 
+    Libraries are named as ``hf:NAME``, ``timm:NAME`` and ``torchvision:NAME``.
     Weights are loaded strictly: every tensor must fit. Code runs only if ``source`` or ``model`` names it.
 
     ``source``: files of heatsmooth and transformers state their architecture; other files of weights need ``model``.
-    ``model``: a built-in name, ``package.module:callable``, ``hf:NAME``, or ``program`` for a TorchScript or .pt2 file.
+    ``model``: a built-in name, ``package.module:callable``, ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME``, or
+    ``program`` for a TorchScript or .pt2 file.
     DENOISER+NAME puts a denoiser in front (``dncnn`` or ``package.module:callable``); ``source`` may then be weights of
     both, or of the classifier alone.
     ``classes``: of a built-in network whose file does not state them.
@@ -148,6 +150,9 @@ def load(
             f"{source}: expected `model` hf:{name} or none, got {model}; the directory states its network itself",
         )
         return channels_last(Classifier(*hub.pretrained(name, normalisation))).eval()
+    if zoo.in_zoo(str(source)):
+        require(model in (None, str(source)), f"{source}: expected no other `model` beside it, got {model}; name one")
+        return channels_last(Classifier(*zoo.pretrained(str(source), normalisation))).eval()
     if model == PROGRAM:
         program, spec = load_program(source)
         return _with_channels(channels, Classifier(program, spec.normalised(normalisation)))
@@ -158,7 +163,7 @@ def load(
     recorded = _recorded_spec(path, metadata)
     if recorded is None:
         require(model is not None, f"{path}: expected `model` beside weights that do not state their network; name it")
-        spec = _named(str(model), classes, channels or 3)
+        spec = _named(str(model), state, classes, channels or 3)
     else:
         _check_model(path, recorded.architecture, model)
         spec = recorded
@@ -188,7 +193,8 @@ def _check_model(path: Path, architecture: str, model: str | None) -> None:
         )
         return
     parts = architecture.split(JOINED)
-    named = [part for part in parts if part not in (*ARCHITECTURES, *BUILT_IN) and not part.startswith(hub.PREFIX)]
+    known = (*ARCHITECTURES, *BUILT_IN)
+    named = [part for part in parts if part not in known and not part.startswith((hub.PREFIX, *zoo.PREFIXES))]
     if named:
         require(
             all(map(CALLABLE.fullmatch, named)),
@@ -203,14 +209,17 @@ def _check_model(path: Path, architecture: str, model: str | None) -> None:
 def _with_channels(channels: int | None, classifier: Classifier) -> Classifier:
     """The classifier with the channels of its images in its spec: as given, or those of its first convolution."""
     spec = classifier.spec
-    if not spec.architecture.startswith(hub.PREFIX):
+    if not spec.architecture.startswith((hub.PREFIX, *zoo.PREFIXES)):
         classifier.spec = replace(spec, channels=channels or channels_of(classifier.network) or spec.channels)
     return classifier.eval()
 
 
 def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
-    """What a source, or ``model`` if it is ``hf:NAME``, states about its network; None if nothing."""
-    name = hub.hub_name(source if model is None else Path(model))
+    """What a source, or ``model`` if it names a library's network, states about its network; None if nothing."""
+    stated = str(source) if model is None else model
+    if zoo.in_zoo(stated):
+        return zoo.zoo_spec(stated)
+    name = hub.hub_name(Path(stated))
     if name is not None:
         return hub.hub_spec(name)
     path = source / WEIGHTS_FILE if source.is_dir() else source
@@ -219,7 +228,10 @@ def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
     return _recorded_spec(path, _read_safetensors(path, tensors=False)[1])
 
 
-def _named(model: str, classes: int, channels: int) -> NetworkSpec:
+def _named(model: str, state: dict[str, Tensor], classes: int, channels: int) -> NetworkSpec:
+    """The network that the person names beside weights without a record."""
+    if zoo.in_zoo(model):
+        return zoo.fitted_spec(zoo.zoo_spec(model), state)
     if model.startswith(hub.PREFIX):
         return hub.hub_spec(model.removeprefix(hub.PREFIX))
     return NetworkSpec(model, classes, channels)
