@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -126,7 +126,9 @@ def test_what_does_not_fit_is_one_line(capsys: pytest.CaptureFixture[str], monke
 class Pretended(ModuleType):
     """A module that has every name: an empty layer."""
 
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
