@@ -4,7 +4,7 @@ Keys are the options without their dashes, and the names of positional arguments
 same value on the command line would be.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -21,12 +21,12 @@ TEXT = (str, Path)
 NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "text"}
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     """Plain values only, each key once."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         """As the base class; a key that is there twice is an error."""
-        keys = [str(self.construct_object(key)) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [str(self.construct_object(key)) for key, _ in node.value]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         require(twice is None, f"{twice} twice")
         return super().construct_mapping(node, deep)

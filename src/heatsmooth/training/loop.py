@@ -28,6 +28,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, write_atomically
 from heatsmooth.training.batches import Batch, Feed, Place
 from heatsmooth.training.settings import Plan, Saving
+from heatsmooth.training.tracking import Tell, tracking
 
 Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
 """(student, batch) → the named terms of the loss; their sum is minimised."""
@@ -73,6 +74,7 @@ def fit(
 
     ``feed``: the batches. ``stage``: which of several trainings of one run this is. ``what``: its name in the progress.
     ``follower``: follows the steps; its state is saved with that of the training.
+    ``saving``: also says which tracker is told the metrics.
     With ``out``: metrics go to ``metrics.jsonl`` and the state to ``state.safetensors``, as often as ``saving`` says,
     and training continues from the state there if it is of the same ``stage``. Weights that are not finite are never
     saved and never returned: they are an error, at the next checkpoint or at the end.
@@ -89,7 +91,11 @@ def fit(
     steps = plan.epochs * feed.steps_per_epoch
     progress(what, first, steps, f"continued after step {first}" if first else "")
     saved = started = time.monotonic()
-    with _asked_to_stop() as stop_asked, _metrics(out, stage, first, accelerator) as metrics:
+    with (
+        _asked_to_stop() as stop_asked,
+        _metrics(out, stage, first, accelerator) as metrics,
+        tracking(saving.track, out, plan, stage * steps + first, accelerator) as tell,
+    ):
         for step, batch in enumerate(feed.batches(stage * steps + first, (stage + 1) * steps, place), start=first):
             torch.manual_seed(mixed_seed(seed, "dropout", stage, step, place.rank))
             rate = _set_rate(optimizer, plan.rate(step / steps))
@@ -100,9 +106,9 @@ def fit(
                 follower.after(done, steps)
             if done % saving.log_every == 0 or done == steps:
                 speed = (done - first) * len(batch.images) * place.world / (time.monotonic() - started)
-                facts = {"stage": stage, "step": step, "epoch": done / feed.steps_per_epoch, "lr": rate}
-                facts |= follower.numbers() if follower else {}
-                progress(what, done, steps, _logged(metrics, facts, terms.means(), speed))
+                values = {"epoch": done / feed.steps_per_epoch, "lr": rate, **(follower.numbers() if follower else {})}
+                values |= terms.means() | {"images_per_second": round(speed, 1)}
+                progress(what, done, steps, _logged(metrics, tell, (stage, step, steps), values))
             if (stopping := bool(stop_asked)) or time.monotonic() - saved >= saving.checkpoint_seconds:
                 if accelerator.is_main_process:
                     checkpoint.save(stage, done, terms)
@@ -138,11 +144,16 @@ def _optimizer(student: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     )
 
 
-def _logged(metrics: Records | None, facts: dict[str, float], means: dict[str, float], speed: float) -> str:
-    """Append a record to the metrics; what the progress says about it."""
+def _logged(metrics: Records | None, tell: Tell, where: tuple[int, int, int], values: dict[str, float]) -> str:
+    """Append a record to the metrics; what the progress says about it.
+
+    ``where``: the stage, the step within it, and the steps per stage.
+    """
+    stage, step, steps = where
     if metrics:
-        metrics.append(facts | means | {"images_per_second": round(speed, 1)})
-    return f"loss {means['loss']:.4f}  {speed:.0f} images/s"
+        metrics.append({"stage": stage, "step": step} | values)
+    tell(values, stage * steps + step)
+    return f"loss {values['loss']:.4f}  {values['images_per_second']:.0f} images/s"
 
 
 def _descend(
