@@ -36,6 +36,8 @@ COMMANDS = {
     "attack": "Find how small an L2 perturbation breaks a network.",
     "audit": "Test whether the certificates hold.",
     "export": "Write one ONNX file: class and radii in one pass.",
+    "push": "Publish a network with its records and a model card.",
+    "pull": "Fetch a network that was published with push.",
     "compare": "Every method of the paper, side by side.",
     "report": "One HTML page of any runs and logs.",
     "serve": "A web page: drop an image, watch its radius grow.",

@@ -25,6 +25,7 @@ from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
 from heatsmooth.models.classifier import Classifier, build, channels_last, channels_of, denoised
 from heatsmooth.models.denoisers import BUILT_IN, JOINED
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
+from heatsmooth.models.published import published
 from heatsmooth.models.spec import NetworkSpec, completed
 from heatsmooth.models.wrappers import read_names
 from heatsmooth.runs import Json, sha256, write_atomically
@@ -144,6 +145,8 @@ def load(
         classifier = load(source, model=behind, classes=classes, channels=channels, mean=mean, std=std)
         return denoised(denoiser, classifier).eval()
     name = hub.hub_name(source)
+    if name is not None and (folder := _published(source)) is not None:
+        return load(folder, model=model, classes=classes, channels=channels, mean=mean, std=std)
     if name is not None:
         require(
             model in (None, hub.PREFIX + name),
@@ -192,9 +195,7 @@ def _check_model(path: Path, architecture: str, model: str | None) -> None:
             f"{path}: expected weights of `model` {model}, got weights of {architecture}; name that one",
         )
         return
-    parts = architecture.split(JOINED)
-    known = (*ARCHITECTURES, *BUILT_IN)
-    named = [part for part in parts if part not in known and not part.startswith((hub.PREFIX, *zoo.PREFIXES))]
+    named = _named_code(architecture)
     if named:
         require(
             all(map(CALLABLE.fullmatch, named)),
@@ -206,6 +207,18 @@ def _check_model(path: Path, architecture: str, model: str | None) -> None:
         )
 
 
+def _named_code(architecture: str) -> list[str]:
+    """The parts of an architecture that are neither built in nor of a library."""
+    known = (*ARCHITECTURES, *BUILT_IN)
+    parts = architecture.split(JOINED)
+    return [part for part in parts if part not in known and not part.startswith((hub.PREFIX, *zoo.PREFIXES))]
+
+
+def names_code(architecture: str) -> bool:
+    """Whether an architecture is code that a person must have and name."""
+    return bool(_named_code(architecture))
+
+
 def _with_channels(channels: int | None, classifier: Classifier) -> Classifier:
     """The classifier with the channels of its images in its spec: as given, or those of its first convolution."""
     spec = classifier.spec
@@ -214,12 +227,20 @@ def _with_channels(channels: int | None, classifier: Classifier) -> Classifier:
     return classifier.eval()
 
 
+def _published(source: Path) -> Path | None:
+    """The local copy of ``hf:NAME``, if heatsmooth published it."""
+    text = str(source)
+    return published(text.removeprefix(hub.PREFIX)) if text.startswith(hub.PREFIX) else None
+
+
 def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
     """What a source, or ``model`` if it names a library's network, states about its network; None if nothing."""
     stated = str(source) if model is None else model
     if zoo.in_zoo(stated):
         return zoo.zoo_spec(stated)
     name = hub.hub_name(Path(stated))
+    if name is not None and (folder := _published(Path(stated))) is not None:
+        source, name = folder, None
     if name is not None:
         return hub.hub_spec(name)
     path = source / WEIGHTS_FILE if source.is_dir() else source
