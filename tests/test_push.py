@@ -143,6 +143,24 @@ def test_a_proven_radius_covers_the_network_itself(images: torch.Tensor) -> None
     assert "**Deterministic radius. Covers: the network itself, in one pass.**" in text
 
 
+def test_the_page_on_publishing_runs_as_it_stands(model: Classifier) -> None:
+    """What docs/publish.md shows."""
+    page = (Path(__file__).parents[1] / "docs/publish.md").read_text()
+    (block,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    made = ["train", "--data", "npz:images.npz", "--epochs", "1", "--quiet", "--out", "runs/smoothed"]
+    assert run(made) == 0  # stands for a smoothed network
+    Path("runs/calibrated").mkdir()
+    shutil.copyfile("runs/smoothed/model.safetensors", "runs/calibrated/model.safetensors")
+    assert run([*CERTIFY, "--from", "runs/smoothed", "--out", "runs/certified"]) == 0
+    for line in block.splitlines():
+        assert run([*line.split()[1:], "--quiet"]) == 0
+    files = {str(file.relative_to("runs/pulled")) for file in Path("runs/pulled").rglob("*") if file.is_file()}
+    assert {"README.md", "heatsmooth.json", "records/smoothed/metrics.jsonl"} <= files
+    text = Path("runs/pulled/README.md").read_text()
+    check_card(text)
+    assert "`heatsmooth train`" in text
+
+
 class Hub(SimpleNamespace):
     """A stub of huggingface_hub: repositories are folders."""
 
