@@ -26,7 +26,7 @@ from heatsmooth.models.classifier import Classifier, build, channels_last, chann
 from heatsmooth.models.denoisers import BUILT_IN, JOINED
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
 from heatsmooth.models.published import published
-from heatsmooth.models.spec import NetworkSpec, completed
+from heatsmooth.models.spec import NetworkSpec, Normalisation, completed
 from heatsmooth.models.wrappers import read_names
 from heatsmooth.runs import Json, sha256, write_atomically
 
@@ -144,18 +144,10 @@ def load(
         denoiser, _, behind = model.partition(JOINED)
         classifier = load(source, model=behind, classes=classes, channels=channels, mean=mean, std=std)
         return denoised(denoiser, classifier).eval()
-    name = hub.hub_name(source)
-    if name is not None and (folder := _published(source)) is not None:
+    if (folder := _published(source)) is not None:
         return load(folder, model=model, classes=classes, channels=channels, mean=mean, std=std)
-    if name is not None:
-        require(
-            model in (None, hub.PREFIX + name),
-            f"{source}: expected `model` hf:{name} or none, got {model}; the directory states its network itself",
-        )
-        return channels_last(Classifier(*hub.pretrained(name, normalisation))).eval()
-    if zoo.in_zoo(str(source)):
-        require(model in (None, str(source)), f"{source}: expected no other `model` beside it, got {model}; name one")
-        return channels_last(Classifier(*zoo.pretrained(str(source), normalisation))).eval()
+    if (library := _of_library(source, model, normalisation)) is not None:
+        return channels_last(Classifier(*library)).eval()
     if model == PROGRAM:
         program, spec = load_program(source)
         return _with_channels(channels, Classifier(program, spec.normalised(normalisation)))
@@ -177,6 +169,23 @@ def load(
         normalisation = reading.agreed(path, normalisation)
     classifier = Classifier(network, spec.normalised(normalisation))
     return classifier.eval() if metadata else _with_channels(channels, classifier)
+
+
+def _of_library(
+    source: Path, model: str | None, normalisation: Normalisation | None
+) -> tuple[nn.Module, NetworkSpec] | None:
+    """The network of a library with its weights, if ``source`` names one; it may not have another ``model``."""
+    if zoo.in_zoo(str(source)):
+        require(model in (None, str(source)), f"{source}: expected no other `model` beside it, got {model}; name one")
+        return zoo.pretrained(str(source), normalisation)
+    name = hub.hub_name(source)
+    if name is None:
+        return None
+    require(
+        model in (None, hub.PREFIX + name),
+        f"{source}: expected `model` hf:{name} or none, got {model}; the directory states its network itself",
+    )
+    return hub.pretrained(name, normalisation)
 
 
 def _lacks_denoiser(source: Path, model: str) -> bool:

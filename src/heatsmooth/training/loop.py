@@ -28,7 +28,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, write_atomically
 from heatsmooth.training.batches import Batch, Feed, Place
 from heatsmooth.training.settings import Plan, Saving
-from heatsmooth.training.tracking import Tell, tracking
+from heatsmooth.training.tracking import tracking
 
 Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
 """(student, batch) → the named terms of the loss; their sum is minimised."""
@@ -74,7 +74,6 @@ def fit(
 
     ``feed``: the batches. ``stage``: which of several trainings of one run this is. ``what``: its name in the progress.
     ``follower``: follows the steps; its state is saved with that of the training.
-    ``saving``: also says which tracker is told the metrics.
     With ``out``: metrics go to ``metrics.jsonl`` and the state to ``state.safetensors``, as often as ``saving`` says,
     and training continues from the state there if it is of the same ``stage``. Weights that are not finite are never
     saved and never returned: they are an error, at the next checkpoint or at the end.
@@ -91,11 +90,7 @@ def fit(
     steps = plan.epochs * feed.steps_per_epoch
     progress(what, first, steps, f"continued after step {first}" if first else "")
     saved = started = time.monotonic()
-    with (
-        _asked_to_stop() as stop_asked,
-        _metrics(out, stage, first, accelerator) as metrics,
-        tracking(saving.track, out, plan, stage * steps + first, accelerator) as tell,
-    ):
+    with _asked_to_stop() as stop_asked, _log(out, saving, plan, (stage, first, steps), accelerator) as log:
         for step, batch in enumerate(feed.batches(stage * steps + first, (stage + 1) * steps, place), start=first):
             torch.manual_seed(mixed_seed(seed, "dropout", stage, step, place.rank))
             rate = _set_rate(optimizer, plan.rate(step / steps))
@@ -108,7 +103,7 @@ def fit(
                 speed = (done - first) * len(batch.images) * place.world / (time.monotonic() - started)
                 values = {"epoch": done / feed.steps_per_epoch, "lr": rate, **(follower.numbers() if follower else {})}
                 values |= terms.means() | {"images_per_second": round(speed, 1)}
-                progress(what, done, steps, _logged(metrics, tell, (stage, step, steps), values))
+                progress(what, done, steps, log(step, values))
             if (stopping := bool(stop_asked)) or time.monotonic() - saved >= saving.checkpoint_seconds:
                 if accelerator.is_main_process:
                     checkpoint.save(stage, done, terms)
@@ -144,18 +139,6 @@ def _optimizer(student: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     )
 
 
-def _logged(metrics: Records | None, tell: Tell, where: tuple[int, int, int], values: dict[str, float]) -> str:
-    """Append a record to the metrics; what the progress says about it.
-
-    ``where``: the stage, the step within it, and the steps per stage.
-    """
-    stage, step, steps = where
-    if metrics:
-        metrics.append({"stage": stage, "step": step} | values)
-    tell(values, stage * steps + step)
-    return f"loss {values['loss']:.4f}  {values['images_per_second']:.0f} images/s"
-
-
 def _descend(
     trained: nn.Module, objective: Objective, parts: list[Batch], accelerator: Accelerator
 ) -> dict[str, Tensor]:
@@ -167,6 +150,29 @@ def _descend(
             accelerator.backward(torch.stack(list(terms.values())).sum())
         total = {name: total.get(name, 0) + term.detach() for name, term in terms.items()}
     return total
+
+
+@contextmanager
+def _log(
+    out: Path | None, saving: Saving, plan: Plan, at: tuple[int, int, int], accelerator: Accelerator
+) -> Iterator[Callable[[int, dict[str, float]], str]]:
+    """A function that records the values of a step, and returns what the progress says about them.
+
+    They go to the metrics file and to the tracker of ``saving``. ``at``: the stage, its first step, and its steps.
+    """
+    stage, first, steps = at
+    with (
+        _metrics(out, stage, first, accelerator) as metrics,
+        tracking(saving.track, out, plan, stage * steps + first, accelerator) as tell,
+    ):
+
+        def log(step: int, values: dict[str, float]) -> str:
+            if metrics:
+                metrics.append({"stage": stage, "step": step} | values)
+            tell(values, stage * steps + step)
+            return f"loss {values['loss']:.4f}  {values['images_per_second']:.0f} images/s"
+
+        yield log
 
 
 @contextmanager
