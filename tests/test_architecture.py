@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "peers": {"models"},
     "predicting": {"calibration", "certification", "data", "models", "results", "runs", "statistics"},
     "comparing": {"certification", "device", "models", "results", "runs", "statistics", "training"},
-    "reporting": {"certification", "identity", "results", "runs", "statistics", "table"},
+    "reporting": {"calibration", "certification", "identity", "results", "runs", "statistics", "table"},
     "serving": {"attacks", "calibration", "certification", "data", "models", "results", "statistics"},
     "commands": {
         *(

@@ -23,7 +23,7 @@ RUN = {"sh", "python"}
 SHOWN = {"text"}
 """Fences that hold what a program prints, not what a reader types."""
 
-PREPARED = {"deploy", "peers", "serve"}
+PREPARED = {"deploy", "peers", "publish", "serve", "your-loop"}
 """Pages that need a network or files of yours: tests of their own make these, and run every command and snippet."""
 
 SLOW = {"README"}

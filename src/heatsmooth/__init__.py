@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from heatsmooth.results.certificates import Certificates
     from heatsmooth.results.predictions import Predictions, PredictionSettings
     from heatsmooth.statistics.radii import l_bound
+    from heatsmooth.training.batches import Batch
     from heatsmooth.training.field import Consistency, Denoising, Macer, SmoothMix
+    from heatsmooth.training.heat import heat_smoothing
     from heatsmooth.training.methods import smooth, train
     from heatsmooth.training.settings import Baseline, Heat, Plan
     from heatsmooth.training.students import distill
@@ -42,7 +44,9 @@ _HOMES = {
     "results.certificates": ("Certificates",),
     "results.predictions": ("PredictionSettings", "Predictions"),
     "statistics.radii": ("l_bound",),
+    "training.batches": ("Batch",),
     "training.field": ("Consistency", "Denoising", "Macer", "SmoothMix"),
+    "training.heat": ("heat_smoothing",),
     "training.methods": ("smooth", "train"),
     "training.settings": ("Baseline", "Heat", "Plan"),
     "training.students": ("distill",),
@@ -54,6 +58,7 @@ __all__ = [
     "AuditResult",
     "AuditSettings",
     "Baseline",
+    "Batch",
     "Calibration",
     "Certificates",
     "Consistency",
@@ -78,6 +83,7 @@ __all__ = [
     "ddn",
     "distill",
     "export_onnx",
+    "heat_smoothing",
     "l_bound",
     "load",
     "load_images",

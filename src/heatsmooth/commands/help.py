@@ -16,6 +16,8 @@ PRESET_GROUPS = ("Objective", "Optimisation")
 SHARED = (
     ("Running", "--quiet", "Show no progress."),
     ("Running", "--json", "Print one JSON object."),
+    ("Running", "--config FILE", "Read options from a YAML file. Those on the command line count before it."),
+    ("Running", "--print-config", "Print all options as such a file, and stop."),
 )
 
 

@@ -6,13 +6,13 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from heatsmooth.commands.options import Option, built, options_of, with_flags
+from heatsmooth.commands.options import Given, Option, built, options_of, with_flags
 from heatsmooth.errors import InputError
 from heatsmooth.version import VERSION
 
@@ -37,6 +37,8 @@ COMMANDS = {
     "attack": "Find how small an L2 perturbation breaks a network.",
     "audit": "Test whether the certificates hold.",
     "export": "Write one ONNX file: class and radii in one pass.",
+    "push": "Publish a network with its records and a model card.",
+    "pull": "Fetch a network that was published with push.",
     "compare": "Every method of the paper, side by side.",
     "report": "One HTML page of any runs and logs.",
     "serve": "A web page: drop an image, watch its radius grow.",
@@ -122,12 +124,17 @@ def _dispatched(words: list[str]) -> int:
 
 
 def _run_command(name: str, words: list[str]) -> None:
+    from heatsmooth.commands import configs
     from heatsmooth.commands.command import show_json
     from heatsmooth.progress import bar
 
     kind = command_named(name)
+    words, file, printing = configs.taken(words)
     try:
-        command, shown = _parsed(name, kind, words)
+        command, shown = _parsed(name, kind, words, file)
+        if printing:
+            print(configs.config_text(name, options_of(kind), command), end="")
+            return
         with bar(shown=not shown.quiet) as progress:
             result = command.run(progress)
         if result is None:  # another process leads
@@ -140,25 +147,38 @@ def _run_command(name: str, words: list[str]) -> None:
         raise InputError(with_flags(str(error), options_of(kind)), options=error.options) from None
 
 
-def _parsed(name: str, kind: Any, words: list[str]) -> tuple[Any, Shown]:
-    """The command that these words ask for."""
-    import cyclopts
+def _parsed(name: str, kind: Any, words: list[str], file: Path | None = None) -> tuple[Any, Shown]:
+    """The command that these words, and the file of settings if there is one, ask for."""
+    from heatsmooth.commands import configs
 
     for word in words:
         if (remedy := MOVED.get((name, word.partition("=")[0]))) is not None:
             raise InputError(f"{name} {word}: expected the command that replaced it, got the old option; {remedy}")
-    app, options = cyclopts.App(name=name, help_flags=[], version_flags=[]), options_of(kind)
+    options = options_of(kind)
+    filed: Given = {}
+    if file is not None:
+        filed = configs.read_config(file, name, options, lambda words, some: _given(name, words, some)[0])
+    given, shown = _given(name, words, tuple(replace(o, default=None) if o.path in filed else o for o in options))
+    given = filed | given
+    missing = next((option.flag for option in options if option.required and option.path not in given), None)
+    if missing is not None:
+        raise InputError(f"{missing}: expected a value, got none; see heatsmooth {name} --help")
+    return built(kind, given), shown
+
+
+def _given(name: str, words: list[str], options: tuple[Option, ...]) -> tuple[Given, Shown]:
+    """The values that these words give to the options of a command, and how to print its result."""
+    import cyclopts
+
+    app = cyclopts.App(name=name, help_flags=[], version_flags=[])
     app.default(_signature(options))
     try:
         _, bound, _ = app.parse_args(_last_given(words, options), exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         raise InputError(_explained(name, error, options)) from None
     given = {option.path: bound.arguments[_key(option)] for option in options if _key(option) in bound.arguments}
-    missing = next((option.flag for option in options if option.required and option.path not in given), None)
-    if missing is not None:
-        raise InputError(f"{missing}: expected a value, got none; see heatsmooth {name} --help")
     shown = {name: bound.arguments[name] for name in ("quiet", "as_json") if name in bound.arguments}
-    return built(kind, given), Shown(**shown)
+    return given, Shown(**shown)
 
 
 def _last_given(words: list[str], options: tuple[Option, ...]) -> list[str]:

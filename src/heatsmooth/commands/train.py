@@ -25,7 +25,7 @@ class Train(Command):
     out: Path
     """Run directory; repeating the command continues it."""
     model: str = "small"
-    """Architecture: small, …, package.module:callable or hf:NAME."""
+    """Architecture: small, …, package.module:callable, hf:, timm: or torchvision:NAME."""
     choices: Baseline = field(
         default=Baseline(), metadata=grouped("smoothadv and adversarial", main=("method", "sigma"))
     )

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models import hub
+from heatsmooth.models import hub, zoo
 from heatsmooth.models.architectures import ARCHITECTURES
 from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
 from heatsmooth.models.classifier import Classifier, build, channels_last, channels_of, denoised
 from heatsmooth.models.denoisers import BUILT_IN, JOINED
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
-from heatsmooth.models.spec import NetworkSpec, completed
+from heatsmooth.models.published import published
+from heatsmooth.models.spec import NetworkSpec, Normalisation, completed
 from heatsmooth.models.wrappers import read_names
 from heatsmooth.runs import Json, sha256, write_atomically
 
@@ -123,12 +124,14 @@ def load(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Classifier:
-    """The classifier of a run directory, a file, ``hf:NAME`` or ``package.module:callable``, in evaluation mode.
+    """The classifier of a run directory, a file, a library or ``package.module:callable``, in evaluation mode.
 
+    Libraries are named as ``hf:NAME``, ``timm:NAME`` and ``torchvision:NAME``.
     Weights are loaded strictly: every tensor must fit. Code runs only if ``source`` or ``model`` names it.
 
     ``source``: files of heatsmooth and transformers state their architecture; other files of weights need ``model``.
-    ``model``: a built-in name, ``package.module:callable``, ``hf:NAME``, or ``program`` for a TorchScript or .pt2 file.
+    ``model``: a built-in name, ``package.module:callable``, ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME``, or
+    ``program`` for a TorchScript or .pt2 file.
     DENOISER+NAME puts a denoiser in front (``dncnn`` or ``package.module:callable``); ``source`` may then be weights of
     both, or of the classifier alone.
     ``classes``: of a built-in network whose file does not state them.
@@ -141,13 +144,10 @@ def load(
         denoiser, _, behind = model.partition(JOINED)
         classifier = load(source, model=behind, classes=classes, channels=channels, mean=mean, std=std)
         return denoised(denoiser, classifier).eval()
-    name = hub.hub_name(source)
-    if name is not None:
-        require(
-            model in (None, hub.PREFIX + name),
-            f"{source}: expected `model` hf:{name} or none, got {model}; the directory states its network itself",
-        )
-        return channels_last(Classifier(*hub.pretrained(name, normalisation))).eval()
+    if (folder := _published(source)) is not None:
+        return load(folder, model=model, classes=classes, channels=channels, mean=mean, std=std)
+    if (library := _of_library(source, model, normalisation)) is not None:
+        return channels_last(Classifier(*library)).eval()
     if model == PROGRAM:
         program, spec = load_program(source)
         return _with_channels(channels, Classifier(program, spec.normalised(normalisation)))
@@ -158,7 +158,7 @@ def load(
     recorded = _recorded_spec(path, metadata)
     if recorded is None:
         require(model is not None, f"{path}: expected `model` beside weights that do not state their network; name it")
-        spec = _named(str(model), classes, channels or 3)
+        spec = _named(str(model), state, classes, channels or 3)
     else:
         _check_model(path, recorded.architecture, model)
         spec = recorded
@@ -169,6 +169,23 @@ def load(
         normalisation = reading.agreed(path, normalisation)
     classifier = Classifier(network, spec.normalised(normalisation))
     return classifier.eval() if metadata else _with_channels(channels, classifier)
+
+
+def _of_library(
+    source: Path, model: str | None, normalisation: Normalisation | None
+) -> tuple[nn.Module, NetworkSpec] | None:
+    """The network of a library with its weights, if ``source`` names one; it may not have another ``model``."""
+    if zoo.in_zoo(str(source)):
+        require(model in (None, str(source)), f"{source}: expected no other `model` beside it, got {model}; name one")
+        return zoo.pretrained(str(source), normalisation)
+    name = hub.hub_name(source)
+    if name is None:
+        return None
+    require(
+        model in (None, hub.PREFIX + name),
+        f"{source}: expected `model` hf:{name} or none, got {model}; the directory states its network itself",
+    )
+    return hub.pretrained(name, normalisation)
 
 
 def _lacks_denoiser(source: Path, model: str) -> bool:
@@ -187,8 +204,7 @@ def _check_model(path: Path, architecture: str, model: str | None) -> None:
             f"{path}: expected weights of `model` {model}, got weights of {architecture}; name that one",
         )
         return
-    parts = architecture.split(JOINED)
-    named = [part for part in parts if part not in (*ARCHITECTURES, *BUILT_IN) and not part.startswith(hub.PREFIX)]
+    named = _named_code(architecture)
     if named:
         require(
             all(map(CALLABLE.fullmatch, named)),
@@ -200,17 +216,40 @@ def _check_model(path: Path, architecture: str, model: str | None) -> None:
         )
 
 
+def _named_code(architecture: str) -> list[str]:
+    """The parts of an architecture that are neither built in nor of a library."""
+    known = (*ARCHITECTURES, *BUILT_IN)
+    parts = architecture.split(JOINED)
+    return [part for part in parts if part not in known and not part.startswith((hub.PREFIX, *zoo.PREFIXES))]
+
+
+def names_code(architecture: str) -> bool:
+    """Whether an architecture is code that a person must have and name."""
+    return bool(_named_code(architecture))
+
+
 def _with_channels(channels: int | None, classifier: Classifier) -> Classifier:
     """The classifier with the channels of its images in its spec: as given, or those of its first convolution."""
     spec = classifier.spec
-    if not spec.architecture.startswith(hub.PREFIX):
+    if not spec.architecture.startswith((hub.PREFIX, *zoo.PREFIXES)):
         classifier.spec = replace(spec, channels=channels or channels_of(classifier.network) or spec.channels)
     return classifier.eval()
 
 
+def _published(source: Path) -> Path | None:
+    """The local copy of ``hf:NAME``, if heatsmooth published it."""
+    text = str(source)
+    return published(text.removeprefix(hub.PREFIX)) if text.startswith(hub.PREFIX) else None
+
+
 def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
-    """What a source, or ``model`` if it is ``hf:NAME``, states about its network; None if nothing."""
-    name = hub.hub_name(source if model is None else Path(model))
+    """What a source, or ``model`` if it names a library's network, states about its network; None if nothing."""
+    stated = str(source) if model is None else model
+    if zoo.in_zoo(stated):
+        return zoo.zoo_spec(stated)
+    name = hub.hub_name(Path(stated))
+    if name is not None and (folder := _published(Path(stated))) is not None:
+        source, name = folder, None
     if name is not None:
         return hub.hub_spec(name)
     path = source / WEIGHTS_FILE if source.is_dir() else source
@@ -219,7 +258,10 @@ def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
     return _recorded_spec(path, _read_safetensors(path, tensors=False)[1])
 
 
-def _named(model: str, classes: int, channels: int) -> NetworkSpec:
+def _named(model: str, state: dict[str, Tensor], classes: int, channels: int) -> NetworkSpec:
+    """The network that the person names beside weights without a record."""
+    if zoo.in_zoo(model):
+        return zoo.fitted_spec(zoo.zoo_spec(model), state)
     if model.startswith(hub.PREFIX):
         return hub.hub_spec(model.removeprefix(hub.PREFIX))
     return NetworkSpec(model, classes, channels)

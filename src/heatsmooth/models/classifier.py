@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models import hub
+from heatsmooth.models import hub, zoo
 from heatsmooth.models.architectures import ARCHITECTURES, built_in
 from heatsmooth.models.denoisers import BUILT_IN, JOINED, Denoised
 from heatsmooth.models.program import refuse_program
@@ -79,12 +79,14 @@ def build(spec: NetworkSpec) -> Classifier:
         network = built_in(spec)
     elif spec.architecture.startswith(hub.PREFIX):
         network = hub.build_network(spec)
+    elif zoo.in_zoo(spec.architecture):
+        network = zoo.build_network(spec)
     elif ":" in spec.architecture:
         network = _import_network(spec.architecture)
     else:
         raise InputError(
-            f"`model`: expected {', '.join(ARCHITECTURES)}, package.module:callable or hf:NAME, "
-            f"got {spec.architecture!r}"
+            f"`model`: expected {', '.join(ARCHITECTURES)}, package.module:callable, hf:NAME, timm:NAME or "
+            f"torchvision:NAME, got {spec.architecture!r}"
         )
     return channels_last(Classifier(network, spec))
 

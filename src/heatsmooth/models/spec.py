@@ -20,7 +20,7 @@ class NetworkSpec:
     """Everything, apart from the weights, that is needed to build a classifier."""
 
     architecture: str
-    """A built-in name, ``package.module:callable``, ``hf:NAME`` or ``program``."""
+    """A built-in name, ``package.module:callable``, ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME`` or ``program``."""
     classes: int = 10
     channels: int = 3
     mean: tuple[float, ...] = ()

@@ -33,6 +33,21 @@ class Batch:
     epoch: float
     """How many epochs are done, 0 at the start."""
 
+    @classmethod
+    def of(cls, images: Tensor, *, step: int, seed: int = 0, rank: int = 0, world: int = 1) -> "Batch":
+        """Images of a loop of your own, for an objective that reads no labels.
+
+        ``images``: in [0, 1], (batch, channels, height, width), on the device of the network.
+        ``step``, ``seed``: determine the noise; count the steps from 0 and never repeat one.
+        ``rank``, ``world``: the number of this process, and how many there are.
+        """
+        return cls(
+            _on_device(images, images.device),
+            None,
+            Draw(seed, "step", step, device=images.device, rank=rank, world=world),
+            0.0,
+        )
+
     def noise(self, copies: int) -> Tensor:
         """Standard normal noise for this many copies of each image, (copies, batch, channels, height, width)."""
         return self.draw.normal((len(self.images), copies, *self.images.shape[1:])).transpose(0, 1)

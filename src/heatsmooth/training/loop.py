@@ -28,6 +28,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, write_atomically
 from heatsmooth.training.batches import Batch, Feed, Place
 from heatsmooth.training.settings import Plan, Saving
+from heatsmooth.training.tracking import tracking
 
 Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
 """(student, batch) → the named terms of the loss; their sum is minimised."""
@@ -89,7 +90,7 @@ def fit(
     steps = plan.epochs * feed.steps_per_epoch
     progress(what, first, steps, f"continued after step {first}" if first else "")
     saved = started = time.monotonic()
-    with _asked_to_stop() as stop_asked, _metrics(out, stage, first, accelerator) as metrics:
+    with _asked_to_stop() as stop_asked, _log(out, saving, plan, (stage, first, steps), accelerator) as log:
         for step, batch in enumerate(feed.batches(stage * steps + first, (stage + 1) * steps, place), start=first):
             torch.manual_seed(mixed_seed(seed, "dropout", stage, step, place.rank))
             rate = _set_rate(optimizer, plan.rate(step / steps))
@@ -100,9 +101,9 @@ def fit(
                 follower.after(done, steps)
             if done % saving.log_every == 0 or done == steps:
                 speed = (done - first) * len(batch.images) * place.world / (time.monotonic() - started)
-                facts = {"stage": stage, "step": step, "epoch": done / feed.steps_per_epoch, "lr": rate}
-                facts |= follower.numbers() if follower else {}
-                progress(what, done, steps, _logged(metrics, facts, terms.means(), speed))
+                values = {"epoch": done / feed.steps_per_epoch, "lr": rate, **(follower.numbers() if follower else {})}
+                values |= terms.means() | {"images_per_second": round(speed, 1)}
+                progress(what, done, steps, log(step, values))
             if (stopping := bool(stop_asked)) or time.monotonic() - saved >= saving.checkpoint_seconds:
                 if accelerator.is_main_process:
                     checkpoint.save(stage, done, terms)
@@ -138,13 +139,6 @@ def _optimizer(student: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     )
 
 
-def _logged(metrics: Records | None, facts: dict[str, float], means: dict[str, float], speed: float) -> str:
-    """Append a record to the metrics; what the progress says about it."""
-    if metrics:
-        metrics.append(facts | means | {"images_per_second": round(speed, 1)})
-    return f"loss {means['loss']:.4f}  {speed:.0f} images/s"
-
-
 def _descend(
     trained: nn.Module, objective: Objective, parts: list[Batch], accelerator: Accelerator
 ) -> dict[str, Tensor]:
@@ -156,6 +150,29 @@ def _descend(
             accelerator.backward(torch.stack(list(terms.values())).sum())
         total = {name: total.get(name, 0) + term.detach() for name, term in terms.items()}
     return total
+
+
+@contextmanager
+def _log(
+    out: Path | None, saving: Saving, plan: Plan, at: tuple[int, int, int], accelerator: Accelerator
+) -> Iterator[Callable[[int, dict[str, float]], str]]:
+    """A function that records the values of a step, and returns what the progress says about them.
+
+    They go to the metrics file and to the tracker of ``saving``. ``at``: the stage, its first step, and its steps.
+    """
+    stage, first, steps = at
+    with (
+        _metrics(out, stage, first, accelerator) as metrics,
+        tracking(saving.track, out, plan, stage * steps + first, accelerator) as tell,
+    ):
+
+        def log(step: int, values: dict[str, float]) -> str:
+            if metrics:
+                metrics.append({"stage": stage, "step": step} | values)
+            tell(values, stage * steps + step)
+            return f"loss {values['loss']:.4f}  {values['images_per_second']:.0f} images/s"
+
+        yield log
 
 
 @contextmanager

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypedDict
+from importlib.util import find_spec
+from typing import Any, Literal, TypedDict, get_args
 
 from heatsmooth.errors import require
-from heatsmooth.settings import check_at_least, check_choices, check_positive
+from heatsmooth.settings import alternatives, check_at_least, check_choices, check_positive
 
 Distance = Literal["squared-logits", "squared-probabilities", "cross-entropy"]
 Penalty = Literal["logits", "probabilities", "fisher"]
@@ -17,6 +18,7 @@ Noise = Literal["none", "fraction", "copy"]
 Schedule = Literal["constant", "linear", "cosine", "steps"]
 BatchNorm = Literal["train", "frozen"]
 Optimizer = Literal["sgd", "adam"]
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 Preset = Literal["bootcamp", "paper-cifar10", "paper-imagenet"]
 
 
@@ -272,13 +274,21 @@ DISTILLING = Plan(epochs=6, batch_size=64, lr=0.014, warmup=0.1, optimizer="adam
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """How often a training writes to its run directory."""
+    """How often a training writes to its run directory, and where else its metrics go."""
 
     checkpoint_seconds: float = 30.0
     """Seconds between checkpoints."""
     log_every: int = 10
     """Steps averaged per line of metrics.jsonl."""
+    track: Tracker | None = None
+    """Also send the metrics there (default: nowhere). TensorBoard's files are in the folder tensorboard of the run."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "log_every")
         check_at_least(self, 0, "checkpoint_seconds")
+        known = get_args(Tracker)
+        require(self.track in (None, *known), f"`track`: expected {alternatives(known)}, got {self.track!r}")
+        require(
+            self.track is None or find_spec(self.track) is not None,
+            f"`track` {self.track}: expected the package {self.track}, got none; pip install {self.track}",
+        )
