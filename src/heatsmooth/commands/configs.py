@@ -126,14 +126,19 @@ def _text(option: Option, value: Any, where: str) -> str:
     kind = get_args(option.kind)[0] if option.several else option.kind
     if get_origin(kind) is Literal or hasattr(kind, "parse"):
         kind = str
-    is_text = isinstance(value, str) and value != ""
-    fits = is_text if kind in TEXT else isinstance(value, int) and not isinstance(value, bool)
-    if kind is float:
-        fits = fits or is_text or isinstance(value, float)  # YAML reads 1e-3 as text
-    if option.several and not option.positional:
-        fits = fits or is_text  # as on the command line: 0.5,0.25
+    listed = option.several and not option.positional  # text is taken as on the command line: 0.5,0.25
+    fits = _fits(kind, value) or (listed and _fits(str, value))
     require(fits, f"{where}: expected {NAMES.get(kind, 'text')}, got {value!r}; write another value or leave it out")
     return str(value)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a value may be of this kind. YAML reads 1e-3 as text, so a number may be text."""
+    if isinstance(value, str):
+        return value != "" and (kind in TEXT or kind is float)
+    return (
+        kind not in TEXT and not isinstance(value, bool) and isinstance(value, (int, float) if kind is float else int)
+    )
 
 
 def _value(command: Any, path: tuple[str, ...]) -> Any:

@@ -83,9 +83,6 @@ class Serve(Command):
         from heatsmooth.device import accelerator
         from heatsmooth.serving import ServedNetwork
 
-        settings = None
-        if self.sigma is not None:
-            settings = Settings(self.sigma, n=self.n, alpha=self.alpha, adaptive=True, tolerance=TOLERANCE)
         names = None if self.class_names is None else _lines(self.class_names)
         files = self._examples()
         examples = None if files is None else files.load(self.network.size, progress=progress)
@@ -95,12 +92,18 @@ class Serve(Command):
         usual = USUAL_SIZE if examples is None else examples.size
         return examples, ServedNetwork(
             model,
-            settings,
+            self._settings(),
             seed=secrets.randbits(62),
             shape=(model.spec.channels, *height_and_width(self.network.image_size or model.spec.size or usual)),
             class_names=names,
             calibration=read_calibration(self.network.source, model),
         )
+
+    def _settings(self) -> Settings | None:
+        """How the average is certified; None without noise."""
+        if self.sigma is None:
+            return None
+        return Settings(self.sigma, n=self.n, alpha=self.alpha, adaptive=True, tolerance=TOLERANCE)
 
     def _examples(self) -> ImageFiles | None:
         """The data set of the examples: as asked, or the embedded images, if the network was trained on them."""

@@ -96,18 +96,24 @@ def load_parquet(name: str, pattern: str, split: Literal["train", "test"], size:
         numbers = None if label is None else _labels(files, label, parquet.read_table)
     except (OSError, ArrowException) as error:
         raise InputError(f"{name}: expected Parquet files, got {error}; check the path") from None
-    groups = [group for group in groups if group.rows]
-    require(bool(groups), f"{name}: expected at least one image, got none; check the path")
-    largest = max(groups, key=lambda group: group.size)
+    groups = _usable(groups, name)
+    cell = groups[0].read(image)[0].as_py()
+    pixels = ParquetPixels(groups, image, size or usual_size(encoded(cell)), channels_of(encoded(cell)))
+    names = None if label is None else getattr(features[label], "names", None)
+    return ImageSet.of(name, pixels, numbers, class_names=tuple(names) if names else None)
+
+
+def _usable(groups: Sequence[_RowGroup], name: str) -> list[_RowGroup]:
+    """The row groups that have rows, of which none is too large to read at once."""
+    filled = [group for group in groups if group.rows]
+    require(bool(filled), f"{name}: expected at least one image, got none; check the path")
+    largest = max(filled, key=lambda group: group.size)
     require(
         largest.size <= LARGEST_GROUP,
         f"{largest.file}: expected row groups of at most {LARGEST_GROUP >> 20} MB, got {largest.size >> 20} MB; "
         "write the file again with a smaller row_group_size",
     )
-    cell = groups[0].read(image)[0].as_py()
-    pixels = ParquetPixels(groups, image, size or usual_size(encoded(cell)), channels_of(encoded(cell)))
-    names = None if label is None else getattr(features[label], "names", None)
-    return ImageSet.of(name, pixels, numbers, class_names=tuple(names) if names else None)
+    return filled
 
 
 def _labels(files: Sequence[Path], column: str, read: Callable[..., Any]) -> Tensor:

@@ -151,17 +151,21 @@ def _images(run: ReportedRun) -> str:
     return " ".join(words) + (f" ({one_line(data.rule, 100)})" if data.rule else "")
 
 
-def _clean(records: Collection) -> Iterator[str]:
-    rows = []
+def _one_pass(records: Collection) -> Iterator[tuple[str, int, int]]:
+    """Which images one pass was tested on, how many were correct, and how many there were."""
     for training in records.trainings:
         summary = training.run.info.summary
         if summary is not None and summary.accuracy is not None and summary.test_images:
             where = "test images of the training" if summary.tested_on is None else one_line(summary.tested_on)
-            rows.append((where, round(summary.accuracy * summary.test_images), summary.test_images))
+            yield where, round(summary.accuracy * summary.test_images), summary.test_images
     for item in _claims(records):
         claims = item.claims
         if item.labelled and isinstance(claims, Certificates | NetworkCertificates):
-            rows.append((_where(item, records), int(claims.one_pass_correct.sum()), len(claims)))
+            yield _where(item, records), int(claims.one_pass_correct.sum()), len(claims)
+
+
+def _clean(records: Collection) -> Iterator[str]:
+    rows = list(_one_pass(records))
     if not rows:
         yield "It is not recorded here."
         return

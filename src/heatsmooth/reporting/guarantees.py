@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heatsmooth.reporting.certificate_tables import CONFORMAL, DETERMINISTIC, STATISTICAL
-from heatsmooth.reporting.chart import Chart, Series, grid
+from heatsmooth.reporting.chart import Chart, grid
 from heatsmooth.reporting.collection import Calibrated, Certification, Collection, Proven, Training
-from heatsmooth.reporting.figures import BAND
+from heatsmooth.reporting.figures import certified_series
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text
 from heatsmooth.reporting.naming import Names
 from heatsmooth.results.radii import Radii
@@ -144,11 +144,9 @@ def guarantees_charts(collection: Collection, names: Names) -> list[Chart]:
     at = grid(max(0.05, *(float(kind.claims.radii.max()) for kind in shown)))
     series = []
     for kind in shown:
-        share = kind.claims.certified_accuracy(at)
-        low, high = kind.claims.certified_accuracy_band(at, alpha=BAND)
         covers = kind.about.replace(", in one pass", "").split(",")[0]
-        last, name = int((share > 0).sum()) + 1, f"{kind.model}: {covers}"
-        series.append(Series(name, names.style(name), at[:last], share[:last], low[:last], high[:last]))
+        name = f"{kind.model}: {covers}"
+        series.append(certified_series(kind.claims, at, name, names.style(name)))
     return [
         Chart(
             key="guarantees",
