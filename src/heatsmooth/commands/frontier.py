@@ -63,8 +63,8 @@ class Frontier(Command):
         from heatsmooth.reporting import build_report
         from heatsmooth.results.frontier import FRONTIER_FILE, FrontierResult, recommended
 
-        self._certify(AS_IT_IS, self.network, progress)
         trained = {f"keep-{keep:g}": self._smoothed(keep).run(progress) for keep in self.keeps}
+        self._certify(AS_IT_IS, self.network, progress)
         for name in trained:
             self._certify(name, replace(self.network, source=self.out / name, mean=None, std=None), progress)
         if not accelerator(self.computing.device).is_main_process:
