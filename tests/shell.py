@@ -66,6 +66,7 @@ def _work(words: list[str], folder: str, environment: dict[str, str], streams: l
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
         stream.close()
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

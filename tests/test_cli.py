@@ -56,6 +56,7 @@ def test_train_and_smooth_from_end_to_end(fashion: str, tmp_path: Path, capsys: 
     assert info["settings"]["heat"]["sigma"] == 0.25
     assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
         ".lock",
+        ".lock-moment",
         "metrics.jsonl",
         "model.safetensors",
         "run.json",

@@ -22,9 +22,9 @@ SHORT = ["compare", "fashion-small", "--rehearse", "--data", "fashion-mini", "--
 
 
 def test_a_rehearsal_goes_through_every_stage_and_repeating_it_attacks_and_changes_nothing(
-    fashion: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*SHORT, "--data", fashion, "--out", str(tmp_path), "--json"]
+    words = [*SHORT, "--out", str(tmp_path), "--json"]
     assert run(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert [*found["methods"], *found["proven"]] == list(RECIPES["fashion-small"].methods)

@@ -64,7 +64,7 @@ def test_the_demo_says_a_line_per_stage_and_more_if_asked(
             for done in range(21):
                 progress("testing", done, 20)
 
-    for name in ("Train", "Smooth", "Certify", "Attack", "Audit"):
+    for name in ("Train", "Smooth", "Certify", "Attack", "Audit", "Distill"):
         monkeypatch.setattr(demo, name, Step)
     with bar() as show:
         assert demo.Demo(verbose=verbose).run(show) is None

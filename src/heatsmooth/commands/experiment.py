@@ -94,8 +94,7 @@ class Experiment:
         Where a method keeps a share of answers, only images with an even position: the others are held out.
         """
         stride = -(-self._test_images // wanted)
-        held_out = any(isinstance(method, Smoothed) and method.keep for method in self.recipe.methods.values())
-        return self.files.every(stride + (stride % 2 if held_out else 0), wanted)
+        return self.files.every(stride + (stride % 2 if self.recipe.holds_out else 0), wanted)
 
     def _made(self, name: str, method: Method) -> Callable[[Progress], object]:
         """What makes the network of a method."""

@@ -122,6 +122,11 @@ class Recipe:
         """Attacks move the label out of the k most probable classes: five on ImageNet as in the paper, else one."""
         return 5 if self.top_k == 5 else 1
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether a method keeps a share of the network's answers, which it measures on held-out images."""
+        return any(isinstance(method, Smoothed) and method.keep is not None for method in self.methods.values())
+
     def rehearsed(self) -> "Recipe":
         """The same stages on a few images, to see that everything runs."""
         shorter: dict[str, Method] = {}
@@ -140,7 +145,7 @@ class Recipe:
             "proven": 4,
             "attacked": 4,
             "audited": 4,
-            "limit_train": 32,
+            "limit_train": 128 if self.holds_out else 32,  # some of them may be held out
             "noise_samples": 4,
             "steps": 2,
         }

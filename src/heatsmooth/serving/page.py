@@ -49,7 +49,8 @@ def api_page(served: ServedNetwork) -> Page:
 
 def _rendered(template: str, script: str, **values: object) -> Page:
     report = files("heatsmooth.reporting")
-    style = (report / "page.css").read_text(encoding="utf-8") + (OWN / "page.css").read_text(encoding="utf-8")
+    sheets = (report / "parts.css", report / "page.css", OWN / "page.css")
+    style = "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     html = environment.from_string((OWN / template).read_text(encoding="utf-8")).render(
         style=Markup(style),  # noqa: S704
