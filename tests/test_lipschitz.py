@@ -402,3 +402,34 @@ def test_a_student_is_saved_and_loaded_with_its_radius(tmp_path: Any) -> None:
     again = hs.load(tmp_path / "student.safetensors")
     assert (hs.certify(again, images).radii == hs.certify(model, images).radii).all()
     assert replace(again.spec, size=28) == spec
+
+
+def test_numbers_that_overflow_float32_claim_nothing() -> None:
+    """Where a logit or a pixel of some image within the radius could be infinite, its class would be lost."""
+    model, images = small(), torch.full((2, 3, 4, 4), 0.9)
+    with torch.no_grad():
+        radii = DeterministicRadius(model)(images, model(images))
+        model.network.last.bias[0] = 3.39e38
+        model.network.last.gain.fill_(1e37)
+        model.network.last.train().eval()
+        assert (radii > 0).all()
+        assert (DeterministicRadius(model)(images, model(images)) == 0).all()
+    with pytest.raises(hs.InputError, match="normalisation has ordinary numbers"):
+        DeterministicRadius(small(std=(2.9e-39,)))
+
+
+def test_the_radius_is_of_this_network_and_its_own_images_alone() -> None:
+    model = small()
+    with pytest.raises(hs.InputError, match=r"expected images of 3×4×4, got 1×4×4"):
+        DeterministicRadius(model)(torch.zeros(1, 1, 4, 4), torch.zeros(1, 4))
+
+    class Other(SLL):
+        """May compute anything."""
+
+    changed = small()
+    changed.network.layers.append(Other(12, 1).eval())
+    with pytest.raises(hs.InputError, match="Lipschitz by construction, got Other"):
+        DeterministicRadius(changed)
+    model.network.layers[1].register_forward_pre_hook(lambda module, inputs: None)
+    with pytest.raises(hs.InputError, match="without hooks"):
+        DeterministicRadius(model)

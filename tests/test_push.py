@@ -226,3 +226,15 @@ def test_what_cannot_be_published_or_fetched_is_one_line(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_links_out_of_a_published_folder_are_not_followed(
+    model: Classifier, in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["push", "--from", "run", "--to", "published", "--quiet"]) == 0
+    (in_tmp / "secret.json").write_text("{}")
+    (in_tmp / "published/records/a").mkdir(parents=True)
+    (in_tmp / "published/records/a/x.json").symlink_to(in_tmp / "secret.json")
+    capsys.readouterr()
+    assert run(["pull", "--from", "published", "--out", "pulled", "--quiet"]) == 2
+    assert "expected a file of the published folder" in capsys.readouterr().err

@@ -70,13 +70,22 @@ def predict(
     return Predictions(predictions=tuple(predictions))
 
 
-def _with_proof(predictions: list[Prediction], radii: list[float] | None) -> list[Prediction]:
-    """The predictions with the deterministic radii of the network, if it has them."""
+def _with_proof(predictions: list[Prediction], logits: Tensor, radii: list[float] | None) -> list[Prediction]:
+    """The predictions with the deterministic radii of the network, if it has them.
+
+    A radius is for the class of the logits (images, classes). It is 0 where the probabilities, which may tie, show
+    another class.
+    """
     if radii is None:
         return predictions
+    classes = logits.argmax(1).tolist()
     return [
-        replace(prediction, certified_radius=round_down(radius, 4), certified_basis=BasisKind.DETERMINISTIC)
-        for prediction, radius in zip(predictions, radii, strict=True)
+        replace(
+            prediction,
+            certified_radius=round_down(radius, 4) if prediction.predicted == proven else 0.0,
+            certified_basis=BasisKind.DETERMINISTIC,
+        )
+        for prediction, proven, radius in zip(predictions, classes, radii, strict=True)
     ]
 
 
@@ -101,7 +110,7 @@ class _Predictor:
             with torch.inference_mode():
                 logits = self.model(images.to(device))
                 radii = None if proven is None else proven(images.to(device), logits).tolist()
-            predictions = _with_proof(self._one_pass(some, probabilities_of(logits)), radii)
+            predictions = _with_proof(self._one_pass(some, probabilities_of(logits)), logits, radii)
             yield predictions if sampler is None else self._averaged(predictions, images, sampler)
 
     def _sampler(self, shape: tuple[int, int, int], classes: int) -> Sampler:

@@ -98,13 +98,14 @@ class Table:
         from rich import box
         from rich.console import Console
         from rich.table import Table as Grid
+        from rich.text import Text
 
-        grid = Grid(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        grid = Grid(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for number, column in enumerate(self.columns):
             left = number == 0 or column.words
-            grid.add_column(column.head, justify="left" if left else "right", no_wrap=number == 0)
+            grid.add_column(Text(column.head), justify="left" if left else "right", no_wrap=number == 0)
         for row in self.cells:
-            grid.add_row(*row)
+            grid.add_row(*map(Text, row))
         console = Console()
         with console.capture() as captured:
             console.print(grid)

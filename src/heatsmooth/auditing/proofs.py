@@ -131,7 +131,7 @@ class Watched(nn.Module):
             found = torch.where(distances <= target.radii, margins(logits, target.classes), torch.inf)
             nearer = found < self.least
             self.least[nearer], self.nearest[nearer] = found[nearer], x.detach()[nearer]
-            suspects = (found < SUSPECT * self.at_start).nonzero().flatten()
+            suspects = (~(found >= SUSPECT * self.at_start)).nonzero().flatten()  # NaN too
             if len(suspects):
                 self._judge(suspects, x.detach()[suspects], found[suspects])
         return logits
@@ -242,7 +242,7 @@ def _reached(target: Target, steps: int) -> Tensor:
     """The distance at which unlimited DDN changes the class of the deployed network, in units of the radius."""
     found = ddn(SinglePrecision(target.model), target.images, target.classes, steps=steps, loss="margin")
     with torch.no_grad():
-        changed = margins(target.model(found.images), target.classes) <= 0
+        changed = ~(margins(target.model(found.images), target.classes) > 0)  # NaN too
     distances = (found.images.double() - target.images.double()).flatten(1).norm(dim=1)
     return torch.where(changed, distances / target.radii, torch.inf)
 

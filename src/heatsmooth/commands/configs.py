@@ -7,6 +7,7 @@ same value on the command line would be.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -90,7 +91,7 @@ def config_text(name: str, options: tuple[Option, ...], command: Any) -> str:
 def _content(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  # a SafeLoader
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, InputError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise InputError(f"{path}: expected settings in YAML, got {reason}; see --print-config") from None
     kind = type(content).__name__
@@ -111,7 +112,7 @@ def _optional(option: Option) -> Option:
 def _with_value(words: list[str], option: Option, value: Any, where: str) -> list[str]:
     """The words of a command line, with this value of this option."""
     if option.kind is bool:
-        require(isinstance(value, bool), f"{where}: expected true or false, got {value!r}; write one of them")
+        require(isinstance(value, bool), f"{where}: expected true or false, got {short(value)}; write one of them")
         off = [] if option.default is False else [f"--no-{_key(option)}"]
         return [*([option.flag] if value else off), *words]
     values = value if option.several and isinstance(value, list) else [value]
@@ -128,7 +129,9 @@ def _text(option: Option, value: Any, where: str) -> str:
         kind = str
     listed = option.several and not option.positional  # text is taken as on the command line: 0.5,0.25
     fits = _fits(kind, value) or (listed and _fits(str, value))
-    require(fits, f"{where}: expected {NAMES.get(kind, 'text')}, got {value!r}; write another value or leave it out")
+    require(
+        fits, f"{where}: expected {NAMES.get(kind, 'text')}, got {short(value)}; write another value or leave it out"
+    )
     return str(value)
 
 

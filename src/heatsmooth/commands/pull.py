@@ -62,6 +62,10 @@ class Pull(Command):
             f"`source` {self.source}: expected the published weights ({weights}), got {own}; fetch it again",
         )
         for file in sorted({file for pattern in PATTERNS for file in folder.glob(pattern)}):
+            require(
+                file.is_file() and (hub or file.resolve().is_relative_to(folder.resolve())),
+                f"{file}: expected a file of the published folder, got a link or something else; remove it",
+            )
             target = self.out / file.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)

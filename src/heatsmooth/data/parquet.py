@@ -1,5 +1,6 @@
 """Parquet files with a column of encoded images and perhaps one of labels, as ``datasets`` writes them."""
 
+import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from heatsmooth.data.folder import usual_size
-from heatsmooth.data.hub import channels_of, encoded, label_column
+from heatsmooth.data.hub import channels_of, label_column
 from heatsmooth.data.images import ImageSet, Size
 from heatsmooth.data.shards import ShardPixels, shard_files
 from heatsmooth.errors import InputError, require
@@ -37,7 +38,8 @@ class ParquetPixels(ShardPixels):
         """The encoded images."""
         rows = [self.chunk_of(index) for index in indices]
         columns = {chunk: self._column(chunk) for chunk in sorted({chunk for chunk, _ in rows})}
-        return [encoded(columns[chunk][row].as_py()) for chunk, row in rows]
+        cells = (columns[chunk][row].as_py() for chunk, row in rows)
+        return [_stored(cell, self.name(index)) for index, cell in zip(indices, cells, strict=True)]
 
     def _column(self, chunk: int) -> Any:
         """The images of a row group, encoded."""
@@ -69,10 +71,15 @@ class _RowGroup(NamedTuple):
 
     def read(self, column: str) -> Any:
         """A column, as an array of pyarrow."""
-        from pyarrow import parquet
+        from pyarrow import chunked_array, parquet
 
+        parts, size = [], 0
         with parquet.ParquetFile(self.file, metadata=self.metadata, memory_map=True) as file:
-            return file.read_row_group(self.number, columns=[column], use_threads=False)[column]
+            for batch in file.iter_batches(64, row_groups=[self.number], columns=[column], use_threads=False):
+                parts.append(batch[column])
+                size += batch.nbytes  # a value that is stored once may stand in many rows
+                _check_size(self.file, size)
+        return chunked_array(parts)
 
 
 def load_parquet(name: str, pattern: str, split: Literal["train", "test"], size: Size | None) -> ImageSet:
@@ -94,11 +101,13 @@ def load_parquet(name: str, pattern: str, split: Literal["train", "test"], size:
         label = label_column(name, features, datasets.ClassLabel, "")
         groups = [group for file in files for group in _row_groups(file, image)]
         numbers = None if label is None else _labels(files, label, parquet.read_table)
-    except (OSError, ArrowException) as error:
+    except InputError:
+        raise
+    except (OSError, ArrowException, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{name}: expected Parquet files, got {error}; check the path") from None
     groups = _usable(groups, name)
-    cell = groups[0].read(image)[0].as_py()
-    pixels = ParquetPixels(groups, image, size or usual_size(encoded(cell)), channels_of(encoded(cell)))
+    cell, first = groups[0].read(image)[0].as_py(), f"{groups[0].file}, row 0"
+    pixels = ParquetPixels(groups, image, size or usual_size(_stored(cell, first)), channels_of(_stored(cell, first)))
     names = None if label is None else getattr(features[label], "names", None)
     return ImageSet.of(name, pixels, numbers, class_names=tuple(names) if names else None)
 
@@ -108,12 +117,24 @@ def _usable(groups: Sequence[_RowGroup], name: str) -> list[_RowGroup]:
     filled = [group for group in groups if group.rows]
     require(bool(filled), f"{name}: expected at least one image, got none; check the path")
     largest = max(filled, key=lambda group: group.size)
+    _check_size(largest.file, largest.size)
+    return filled
+
+
+def _check_size(file: Path, size: int) -> None:
     require(
-        largest.size <= LARGEST_GROUP,
-        f"{largest.file}: expected row groups of at most {LARGEST_GROUP >> 20} MB, got {largest.size >> 20} MB; "
+        size <= LARGEST_GROUP,
+        f"{file}: expected row groups of at most {LARGEST_GROUP >> 20} MB, got {size >> 20} MB or more; "
         "write the file again with a smaller row_group_size",
     )
-    return filled
+
+
+def _stored(cell: Any, where: str) -> BinaryIO:
+    """The encoded image of a cell. A path that it names is not followed: the file may come from a stranger."""
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if not isinstance(content, bytes):
+        raise InputError(f"{where}: expected the bytes of an image, got none; write the file with them")
+    return io.BytesIO(content)
 
 
 def _labels(files: Sequence[Path], column: str, read: Callable[..., Any]) -> Tensor:

@@ -111,9 +111,11 @@ def _scanned(file: Path) -> _Shard:
                 if ending in SUFFIXES and image is None:
                     image = Place(member.offset_data, member.size)
                 elif ending == ".cls" and (content := tar.extractfile(member)) is not None:
-                    label = int(content.read(20))
+                    label = int(content.read(10))
         _add(places, labels, image, label)
-    except (OSError, tarfile.TarError, ValueError) as error:
+    except InputError:
+        raise
+    except (OSError, tarfile.TarError, ValueError, RecursionError) as error:
         raise InputError(
             f"{file}: expected an uncompressed tar file, with a whole number in each .cls file, got {error}; repair it"
         ) from None
@@ -125,6 +127,7 @@ def _scanned(file: Path) -> _Shard:
 def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
     """The sample, the ending and the place of each file."""
     for member in tar:
+        require(member.size >= 0, f"{tar.name!s}: expected sizes of files, got {member.size} for one; repair it")
         if member.isreg() and not member.issparse():
             path = PurePosixPath(member.name)
             stem, _, _ = path.name.partition(".")

@@ -28,6 +28,10 @@ FLOAT32 = 2.0**-24
 """Unit roundoff of the images, the normalisation and the logits."""
 NORMALISING = 4 * FLOAT32
 """Relative error of (x − mean) / std in float32: at most three roundings."""
+KNOWN = (nn.PixelUnshuffle, MoreChannels, OnePixel, Projection, SLL)
+"""The layers of a network with a proven radius; a class derived from one may compute anything."""
+LARGEST = 3e38
+"""Below the largest float32: a radius is claimed only where no number of the pass can be larger."""
 SLACK = 1e-9
 """Relative allowance for the rounding of the bounds themselves, which are sums of some thousand positive numbers."""
 LARGEST_LOG_Q = 100
@@ -165,6 +169,7 @@ class DeterministicRadius(nn.Module):
         inverse_std = float((1 / std.abs()).max()) * up
         self.constant = features.constant * inverse_std
         """L, in [0, 1] pixels."""
+        self.shape = network.shape
         rows = last.rows(torch.float64).detach()
         distances = torch.stack([(row - rows).square().sum(1).sqrt() for row in rows]) * up
         lengths, bias = rows.square().sum(1).sqrt(), last.bias.detach().double().abs()
@@ -181,6 +186,8 @@ class DeterministicRadius(nn.Module):
             "logit_offsets": 2 * share * (lengths * features.norm.offset + bias) * up + UNDERFLOW,
             "feature_slope": 2 * features.error.slope * up,
             "feature_offset": 2 * features.error.offset * up,
+            "largest_norm": LARGEST / (1 + NORMALISING),
+            "largest_error": 2 * share * LARGEST,  # an error is this share of the bound of its logit
         }
         for name, number in numbers.items():
             # In an ONNX file, buffers keep all digits. The exporter drops factors near 1 and summands near 0, but only
@@ -203,6 +210,10 @@ class DeterministicRadius(nn.Module):
             images.dtype in kinds and logits.dtype in kinds,
             f"expected images and logits in float32, got {images.dtype} and {logits.dtype}; convert them by .float()",
         )
+        require(
+            tuple(images.shape[1:]) == self.shape,
+            f"expected images of {'×'.join(map(str, self.shape))}, got {'×'.join(map(str, images.shape[1:]))}",
+        )
         held = dict(self.named_buffers())
         z, normalised = logits.double(), (images.double() - held["mean"]) / held["std"]
         predicted = z.argmax(1)
@@ -211,27 +222,39 @@ class DeterministicRadius(nn.Module):
         most = torch.where(others, margins * inverse, torch.inf).amin(1) * held["most_rate"]
         norm = normalised.flatten(1).square().sum(1).sqrt() * held["up"] + most * held["growth"]
         errors = held["logit_slopes"] * norm[:, None] + held["logit_offsets"]
+        finite = (norm < held["largest_norm"]) & (errors.amax(1) < held["largest_error"])
         errors = errors + torch.where(others, 0.0, errors).sum(1, keepdim=True)
         before = held["feature_slope"] * norm + held["feature_offset"]
         radius = (torch.where(others, (margins - errors) * inverse, torch.inf).amin(1) - before) * held["rate"]
         subtracted = (torch.where(others, errors * inverse, 0.0).amax(1) + before) * held["rate"]
-        return torch.where(radius > 0, radius, 0.0), subtracted  # 0 for NaN
+        return torch.where(finite & (radius > 0), radius, 0.0), subtracted  # 0 for NaN
 
 
 def _parts(model: nn.Module) -> tuple[LipschitzNetwork, Tensor, Tensor]:
     """The network, and the mean and standard deviation before it in double precision, if it is of the right kind."""
     network = model.network if isinstance(model, Classifier) else model
-    if not isinstance(network, LipschitzNetwork) or not isinstance(network.last, LastLayer):
+    if type(network) is not LipschitzNetwork or type(network.last) is not LastLayer:
         raise InputError(
             "`sigma`: expected the noise level, got none; only a network that is Lipschitz by construction "
             "is certified without noise: make one with heatsmooth distill"
         )
     if any(module.training for module in network.modules()):
         raise InputError("expected a network in evaluation mode; call model.eval()")
+    other = next((layer for layer in network.layers if type(layer) not in KNOWN), None)
+    require(
+        other is None, f"expected layers that are Lipschitz by construction, got {type(other).__name__}; use another"
+    )
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        raise InputError("expected a network without hooks, got one that a hook may change; remove its hooks")
     if not isinstance(model, Classifier):
         one = torch.ones(1, 1, 1, dtype=torch.float64, device=network.last.bias.device)
         return network, 0 * one, one
-    return network, model.mean.double(), model.std.double()
+    mean, std = model.mean.double(), model.std.double()
+    require(
+        type(model) is Classifier and bool(((std.abs() > 1e-30) & (std.abs() < 1e30) & (mean.abs() < 1e30)).all()),
+        "expected a Classifier whose normalisation has ordinary numbers, got another; load it with heatsmooth.load",
+    )
+    return network, mean, std
 
 
 def is_lipschitz(model: nn.Module) -> bool:

@@ -158,12 +158,12 @@ class ServedNetwork:
         if self.calibration is not None:
             basis = str(self.calibration.basis)
             calibrated = _claims(self.calibration.radius(probabilities), self.calibration.subject, basis)
-        top = probabilities.topk(min(SHOWN_CLASSES, self.classes))
+        order = logits.double().cpu().topk(min(SHOWN_CLASSES, self.classes)).indices  # probabilities may tie
         return [
             OnePass(
                 subject=Subject.NETWORK,
                 basis="one forward pass",
-                top=[(int(c), float(p)) for c, p in zip(top.indices[i], top.values[i], strict=True)],
+                top=[(int(c), float(probabilities[i, c])) for c in order[i]],
                 l_bound=bounds[i],
                 calibrated=calibrated[i],
                 deterministic=proven[i],
