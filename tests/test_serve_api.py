@@ -285,9 +285,12 @@ def test_hostile_forms_are_refused_in_one_line(subject: ServedNetwork, monkeypat
             "each counts"
         )
         assert ask(server.url, "/api/predict")[0] == 405
-        assert server.site._uploading == 0
-        monkeypatch.setattr(site, "UPLOADED", len(image) - 1)
-        assert ask(server.url, "/api/predict", image)[0] == 503, "uploads share the memory"
+        assert not server.site._uploading
+        server.site.rate = Rate(100, 1000)
+        for limit, why in (("UPLOADED_BY_ONE", "no client takes all of it"), ("UPLOADED", "uploads share the memory")):
+            monkeypatch.setattr(site, limit, len(image) - 1)
+            assert ask(server.url, "/api/predict", image)[0] == 503, why
+            monkeypatch.undo()
 
 
 def test_slow_and_many_connections_are_cut(subject: ServedNetwork, monkeypatch: pytest.MonkeyPatch) -> None:

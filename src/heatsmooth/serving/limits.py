@@ -15,8 +15,8 @@ BATCH = 32
 """Most images of one request."""
 STUDIES = 256
 """Most studies at a time."""
-UPLOADED = 64 * MOST_BYTES
-"""Most bytes of uploads in memory at a time."""
+UPLOADED, UPLOADED_BY_ONE = 64 * MOST_BYTES, 8 * MOST_BYTES
+"""Most bytes of uploads in memory at a time, of all clients and of one."""
 BURST, SECONDS = 100, 50
 """Most images of one client in any so many seconds."""
 

@@ -1,6 +1,7 @@
 """What all requests share: the network, its worker, the page, and how much is in use."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -9,7 +10,7 @@ import torch
 from starlette.exceptions import HTTPException
 
 from heatsmooth.data import ImageSet
-from heatsmooth.serving.limits import BURST, SECONDS, STUDIES, UPLOADED, Rate
+from heatsmooth.serving.limits import BURST, SECONDS, STUDIES, UPLOADED, UPLOADED_BY_ONE, Rate
 from heatsmooth.serving.metrics import Metrics
 from heatsmooth.serving.page import Page, api_page, page
 from heatsmooth.serving.studies import ServedNetwork, png_bytes
@@ -28,7 +29,7 @@ class Site:
         self.rate = Rate(BURST, SECONDS)
         self.worker = Worker(served.sampler(), most=STUDIES)
         self.metrics = Metrics(self.worker)
-        self._uploading = 0
+        self._uploading: Counter[str] = Counter()
 
     @cached_property
     def api_page(self) -> Page:
@@ -43,16 +44,19 @@ class Site:
         self.metrics.images.inc(images)
 
     @contextmanager
-    def uploading(self, size: int) -> Iterator[None]:
-        """While ``size`` bytes of an upload are in memory; ``BusyError`` without room for them, or for a study."""
+    def uploading(self, client: str, size: int) -> Iterator[None]:
+        """While ``size`` bytes of a client's upload are in memory; ``BusyError`` without room for them, or a study."""
         self.worker.check_room()
-        if self._uploading + size > UPLOADED:
+        held = self._uploading
+        if held.total() + size > UPLOADED or held[client] + size > UPLOADED_BY_ONE:
             raise BusyError
-        self._uploading += size
+        held[client] += size
         try:
             yield
         finally:
-            self._uploading -= size
+            held[client] -= size
+            if not held[client]:
+                del held[client]
 
 
 def _pictures(examples: ImageSet | None) -> dict[str, bytes]:

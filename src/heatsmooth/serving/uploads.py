@@ -43,7 +43,7 @@ async def read_uploads(request: Request, site: Site) -> list[Upload]:
     size = int(length) if length.isdecimal() else MOST_BYTES
     if size > MOST_BYTES:
         _refuse_size()
-    with site.uploading(size):
+    with site.uploading(request.client.host, size):
         files = await _files(request)
         site.count(request.client.host, len(files) - 1)
         site.worker.check_room(len(files))
