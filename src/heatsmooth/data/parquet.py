@@ -129,12 +129,14 @@ def _check_size(file: Path, size: int) -> None:
     )
 
 
-def _stored(cell: Any, where: str) -> BinaryIO:
-    """The encoded image of a cell. A path that it names is not followed: the file may come from a stranger."""
-    content = cell.get("bytes") if isinstance(cell, dict) else cell
-    if not isinstance(content, bytes):
-        raise InputError(f"{where}: expected the bytes of an image, got none; write the file with them")
-    return io.BytesIO(content)
+def _stored(cell: Any, where: str) -> Path | BinaryIO:
+    """Where the encoded image of a cell is: its bytes, or an ordinary file that it names, as ``datasets`` writes it."""
+    content, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+    if isinstance(content, bytes):
+        return io.BytesIO(content)
+    if isinstance(path, str) and Path(path).is_file():
+        return Path(path)
+    raise InputError(f"{where}: expected an image or the path of one, got {path!r}; write the file with the images")
 
 
 def _labels(files: Sequence[Path], column: str, read: Callable[..., Any]) -> Tensor:

@@ -4,7 +4,6 @@ This is all the HTTP that is written by hand here.
 """
 
 import asyncio
-from contextlib import suppress
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -13,6 +12,8 @@ CONNECTIONS = 512
 """Most connections at a time."""
 READING, WRITING = 20.0, 10.0
 """Seconds that a client has to send its whole request, and to receive what was written to it."""
+INVALID = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+INVALID += b"expected a valid HTTP request, got another; check it\n"
 FULL = b"HTTP/1.1 503 Busy\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections; try again\n"
 
 
@@ -21,6 +22,7 @@ class Connection(H11Protocol):
 
     _reading: asyncio.TimerHandle | None = None
     _writing: asyncio.TimerHandle | None = None
+    _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -53,9 +55,15 @@ class Connection(H11Protocol):
         self._stop(self._writing)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        with suppress(h11.LocalProtocolError):  # the response has begun
-            super().send_400_response("expected a valid HTTP request, got another; check it\n")
-        self.transport.close()
+        """Refuse, and read on until the client closes: to close on what it still sends would lose the answer."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else another response has begun
+            self.transport.write(INVALID)
+        self._refused = True
+        self.transport.write_eof()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._refused:
+            super().data_received(data)
 
     def _stop(self, timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
