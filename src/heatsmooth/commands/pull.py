@@ -43,7 +43,7 @@ class Pull(Command):
         """Copy the files to ``out``; weights that are not those that were published are refused."""
         from heatsmooth.models import recorded_spec
         from heatsmooth.models.checkpoint import WEIGHTS_FILE, load, model_hash, names_code
-        from heatsmooth.models.published import MARKER, PATTERNS, RECORDS, downloaded
+        from heatsmooth.models.published import MARKER, RECORDS, downloaded
         from heatsmooth.runs import read_json
 
         hub = self.source.startswith(HUB)
@@ -61,14 +61,7 @@ class Pull(Command):
             weights == own,
             f"`source` {self.source}: expected the published weights ({weights}), got {own}; fetch it again",
         )
-        for file in sorted({file for pattern in PATTERNS for file in folder.glob(pattern)}):
-            require(
-                file.is_file() and (hub or file.resolve().is_relative_to(folder.resolve())),
-                f"{file}: expected a file of the published folder, got a link or something else; remove it",
-            )
-            target = self.out / file.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+        self._copy(folder, links=hub)
         return PullResult(
             out=str(self.out),
             architecture=spec.architecture,
@@ -77,3 +70,16 @@ class Pull(Command):
             calibrated=(self.out / "calibration.json").is_file(),
             records=tuple(sorted(run.name for run in (self.out / RECORDS).glob("*"))),
         )
+
+    def _copy(self, folder: Path, *, links: bool) -> None:
+        """Copy what ``push`` writes; ``links``: whether links may leave the folder, as in the cache of the hub."""
+        from heatsmooth.models.published import PATTERNS
+
+        for file in sorted({file for pattern in PATTERNS for file in folder.glob(pattern)}):
+            require(
+                file.is_file() and (links or file.resolve().is_relative_to(folder.resolve())),
+                f"{file}: expected a file of the published folder, got a link or something else; remove it",
+            )
+            target = self.out / file.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)

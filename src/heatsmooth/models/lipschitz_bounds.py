@@ -238,14 +238,7 @@ def _parts(model: nn.Module) -> tuple[LipschitzNetwork, Tensor, Tensor]:
             "`sigma`: expected the noise level, got none; only a network that is Lipschitz by construction "
             "is certified without noise: make one with heatsmooth distill"
         )
-    if any(module.training for module in network.modules()):
-        raise InputError("expected a network in evaluation mode; call model.eval()")
-    other = next((layer for layer in network.layers if type(layer) not in KNOWN), None)
-    require(
-        other is None, f"expected layers that are Lipschitz by construction, got {type(other).__name__}; use another"
-    )
-    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
-        raise InputError("expected a network without hooks, got one that a hook may change; remove its hooks")
+    _check_unchanged(model, network)
     if not isinstance(model, Classifier):
         one = torch.ones(1, 1, 1, dtype=torch.float64, device=network.last.bias.device)
         return network, 0 * one, one
@@ -255,6 +248,18 @@ def _parts(model: nn.Module) -> tuple[LipschitzNetwork, Tensor, Tensor]:
         "expected a Classifier whose normalisation has ordinary numbers, got another; load it with heatsmooth.load",
     )
     return network, mean, std
+
+
+def _check_unchanged(model: nn.Module, network: LipschitzNetwork) -> None:
+    """Refuse a network that may compute something else than its layers say."""
+    if any(module.training for module in network.modules()):
+        raise InputError("expected a network in evaluation mode; call model.eval()")
+    other = next((layer for layer in network.layers if type(layer) not in KNOWN), None)
+    require(
+        other is None, f"expected layers that are Lipschitz by construction, got {type(other).__name__}; use another"
+    )
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        raise InputError("expected a network without hooks, got one that a hook may change; remove its hooks")
 
 
 def is_lipschitz(model: nn.Module) -> bool:
