@@ -150,7 +150,7 @@ class Demo(Command):
         show_table([_proven_row(story.proven)], f"{FILES.data}, {story.proven.images} test images, one pass each")
         print(
             "Proven: the distilled network itself keeps its class within the radius. The proof follows from its "
-            "weights, without noise. It is never false. It is about another network than the table above."
+            "weights, without noise. It has no probability of error. It is about another network than the table above."
         )
         print(f"Report: {story.report}")
 
