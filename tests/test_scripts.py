@@ -29,9 +29,10 @@ def test_efficientnet_lite_from_check_to_report(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text(json.dumps(index))
     script = (EXAMPLES / "efficientnet_lite0.sh").read_text().replace('$(dirname "$0")', str(EXAMPLES))
     script = script.replace("--steps 20", "--steps 2").replace("--images 10 ", "--images 1 ")
+    script = script.replace("--images 100", "--images 1").replace("--noise-samples 8", "--noise-samples 2")
     with quick_start() as quick:
         done = subprocess.run(
-            ["sh", "-c", script, "lite", "photos", "index.json", "out", "50"],
+            ["sh", "-c", script, "lite", "photos", "index.json", "out", "20"],
             cwd=tmp_path,
             env=commands(tmp_path / "bin", quick),
             capture_output=True,
