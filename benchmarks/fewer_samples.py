@@ -56,7 +56,7 @@ class Replayed:
         one_pass = run.clean_probabilities[rows, run.targets]
         own = np.zeros(len(run), dtype=bool)
         own[positions] = True
-        prior = fitted_prior(count[~own], n[~own], one_pass[~own])
+        prior = Prior() if own.all() else fitted_prior(count[~own], n[~own], one_pass[~own])
         return cls(
             ((count + 0.5) / (n + 1))[own],
             one_pass[own],
@@ -194,7 +194,7 @@ def tables(results: Path, replays: int) -> None:
         print(mean.line(name, np.zeros(3)), flush=True)
     print("all 1,000 images, of which half were used to choose; seed 0")
     for method in METHODS:
-        images, _ = Replayed.read(results / f"cifar10-small-seeds/seed-0/{method}-certified", slice(0, 999))
+        images, _ = Replayed.read(results / f"cifar10-small-seeds/seed-0/{method}-certified", slice(None))
         print(
             adaptive(images.repeated(replays), base, rng).line(method, fixed_accuracy(images, base, N)[0]), flush=True
         )
