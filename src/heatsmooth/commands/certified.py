@@ -74,10 +74,11 @@ def summarised(certificates: list[Certificate], settings: Settings, **run: Any) 
     )
     if certified.labels is None:
         return result
+    radii = sorted(settings.radii) if settings.mixes else RADII
     return replace(
         result,
         one_pass_accuracy=float(certified.one_pass_correct.mean()),
-        certified_accuracy=shares([radius for radius in RADII if radius <= cap], certified.certified_accuracy),
+        certified_accuracy=shares([radius for radius in radii if radius <= cap], certified.certified_accuracy),
         average_certified_radius=round_down(certified.average_certified_radius, 6),
     )
 

@@ -13,6 +13,7 @@ from heatsmooth.progress import Progress, silent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from heatsmooth.certification.spending import Task
     from heatsmooth.commands.certified import CertificationResult
     from heatsmooth.data import ImageSet
     from heatsmooth.models import Classifier
@@ -86,10 +87,13 @@ class Certify(Command):
             **network_settings(model=identify(model, images.shape)),
             **self._recorded_settings(),
         }
+        task = self._task(images, shard)
         with Run(self.out, "certify", identity, part=part) as run:
-            items = self._certificates(model, images, mine, progress)
-            if self.budget is not None:
-                items = self._within_budget(model, images, shard, progress)
+            items = (
+                self._certificates(model, images, mine, progress)
+                if task is None
+                else self._within_budget(model, task, self.out / f"rounds{part}.jsonl", progress)
+            )
             with Records(self.out / f"certificates{part}.jsonl") as records:
                 for item in items:
                     records.append(to_json(item))
@@ -137,28 +141,34 @@ class Certify(Command):
         known = {item.index: item for item in read_certificates(self.out)}
         return certify_each(model, images, self.settings, self.sampling, positions=mine, known=known, progress=progress)
 
-    def _within_budget(
-        self, model: "Classifier", images: "ImageSet", shard: Shard, progress: Progress
-    ) -> "Iterator[Certificate]":
-        """The certificates of a shard that are not there yet, after its share of the budget is spent.
+    def _task(self, images: "ImageSet", shard: Shard) -> "Task | None":
+        """What a shard certifies within its share of the budget; None without a budget."""
+        from heatsmooth.certification.spending import Task, positions_of
 
-        Each round is recorded before the next one is drawn. A command that is repeated continues after the last.
+        if self.budget is None or self.settings is None:
+            return None
+        mine = positions_of(images, range(shard.part - 1, len(images), shard.of))
+        task = Task(images, mine, self.settings, self.sampling, self.budget.share(shard.part, shard.of))
+        task.check()
+        return task
+
+    def _within_budget(
+        self, model: "Classifier", task: "Task", path: Path, progress: Progress
+    ) -> "Iterator[Certificate]":
+        """The certificates of a task that are not there yet, after its budget is spent.
+
+        Each round is recorded in ``path`` before the next one is drawn. A command that is repeated continues after the
+        last one.
         """
-        from heatsmooth.certification.spending import Task, certify_within, positions_of
-        from heatsmooth.commands.sharing import ending
+        from heatsmooth.certification.spending import certify_within
         from heatsmooth.results.certificates import read_certificates
         from heatsmooth.results.rounds import read_rounds
         from heatsmooth.results.schema import to_json
         from heatsmooth.runs import Records
 
-        assert self.settings is not None
-        assert self.budget is not None
-        mine = positions_of(images, range(shard.part - 1, len(images), shard.of))
         known = {item.index for item in read_certificates(self.out)}
-        if mine.keys() <= known:
+        if task.positions.keys() <= known:
             return
-        task = Task(images, mine, self.settings, self.sampling, self.budget.share(shard.part, shard.of))
-        path = self.out / f"rounds{ending(shard)}.jsonl"
         with Records(path) as rounds:
             drawn = read_rounds(path)
             for item in certify_within(

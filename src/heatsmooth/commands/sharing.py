@@ -46,9 +46,4 @@ def share_of(processes: Accelerator, shard: Shard) -> tuple[Shard, str]:
             shard == Shard(), "`shard`: expected none under several processes, got one; each process takes its share"
         )
         shard = Shard(processes.process_index + 1, processes.num_processes)
-    return shard, ending(shard)
-
-
-def ending(shard: Shard) -> str:
-    """The ending of the names of a shard's files."""
-    return "" if shard.of == 1 else f"-{shard.part}-of-{shard.of}"
+    return shard, "" if shard.of == 1 else f"-{shard.part}-of-{shard.of}"

@@ -49,14 +49,14 @@ def randomised_lower(count: ArrayLike, n: ArrayLike, alpha: float, uniform: Arra
     ``count``: successes k.
     ``n``: samples.
     ``alpha``: the probability that the bound is wrong, above 0 and below ½.
-    ``uniform``: u, drawn once per image. A u below 2α counts as 2α, so that no bound is 1.
+    ``uniform``: u, drawn once per image. Where all samples succeed, a u below 2α counts as 2α, so that no bound is 1.
 
     >>> randomised_lower(1000, 1000, 0.001, [1.0, 0.5]).round(6).tolist()
     [0.993116, 0.993805]
     """
     successes, samples, u = np.broadcast_arrays(*_counted(count, n), np.asarray(uniform, dtype=np.float64))
     checked("uniform", u, lambda x: (x >= 0) & (x <= 1), "numbers from 0 to 1; draw one per image")
-    share = np.maximum(u, 2 * float(error_probability(alpha, most=0.5)))
+    share = np.where(successes < samples, u, np.maximum(u, 2 * float(error_probability(alpha, most=0.5))))
 
     def small_enough(p: Floats) -> Flags:
         at_least = np.where(successes > 0, special.betainc(np.maximum(successes, 1), samples - successes + 1, p), 1.0)
