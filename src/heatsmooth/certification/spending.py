@@ -30,6 +30,7 @@ from heatsmooth.errors import require
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate
 from heatsmooth.results.rounds import Draws, Round
+from heatsmooth.statistics.bounds import Integers
 from heatsmooth.statistics.mixtures import Mixture
 
 ROUND_SHARE, LEAST_ROUND = 25, 40
@@ -207,7 +208,7 @@ def _first_samples(index: int, settings: Settings) -> Procedure[Draws]:
     )
 
 
-def _more_samples(index: int, more: int, before: ArrayLike) -> Procedure[Draws]:
+def _more_samples(index: int, more: int, before: Integers) -> Procedure[Draws]:
     """``more`` samples that estimate, for an image that has the counts ``before``."""
     tally = yield from drawing("estimation", more)
     return Draws(index=index, counts=tuple((tally.counts - before).tolist()), seconds=0.0)
