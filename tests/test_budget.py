@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import heatsmooth as hs
-from heatsmooth.certification.certificates import uniform_number
+from heatsmooth.certification.certificates import certificate, uniform_number
 from heatsmooth.certification.settings import Budget, Sampling, Settings
 from heatsmooth.certification.spending import Task, certify_within, positions_of
 from heatsmooth.commands.certified import CertifiedRun
@@ -105,19 +105,9 @@ def test_killed_and_repeated_a_budget_is_spent_once(
         assert not (tmp_path / "wrong").exists()
 
 
-def test_a_prior_comes_from_other_noise(network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    assert run(words(network, first, "--class-from", "clean", "--bound", "randomised")) == 0
-    capsys.readouterr()
-    asked = ("--prior", str(first), "--adaptive", "--radii", "0.1,0.25")
-    assert "expected counts of another seed" in refused(capsys, *words(network, second, *asked))
-    assert run(words(network, tmp_path / "third", *asked, "--seed", "1")) == 0
-    settings = CertifiedRun.read(tmp_path / "third", "from").settings
-    assert settings.prior is not None
-    assert len(read_certificates(tmp_path / "third")) == 10
-
-
-def test_randomised_bounds_record_their_number(network: Path, tmp_path: Path) -> None:
+def test_randomised_bounds_record_their_number_and_counts_give_a_prior(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "randomised"
     assert run(words(network, out, "--bound", "randomised")) == 0
     randomised = read_certificates(out)
@@ -128,8 +118,14 @@ def test_randomised_bounds_record_their_number(network: Path, tmp_path: Path) ->
     assert (plain.counts == tighter.counts).all()
     assert (plain.radii <= tighter.radii).all()
     assert plain.radii.sum() < tighter.radii.sum()
-    assert run(words(network, tmp_path / "fixed")) == 0
-    assert run(["recompute", "--from", str(tmp_path / "fixed"), "--bound", "randomised"]) == 2
+    with pytest.raises(hs.InputError, match="`bound` randomised: expected counts with the random number"):
+        certificate(replace(randomised[0], uniform=None), Settings(0.25, n=600, bound="randomised"))
+    capsys.readouterr()
+    asked = ("--prior", str(out), "--adaptive", "--radii", "0.1,0.25")
+    assert "expected counts of another seed" in refused(capsys, *words(network, tmp_path / "same", *asked))
+    assert run(words(network, tmp_path / "prior", *asked, "--seed", "1")) == 0
+    assert CertifiedRun.read(tmp_path / "prior", "from").settings.prior is not None
+    assert len(read_certificates(tmp_path / "prior")) == 10
 
 
 def test_settings_from_before_mixtures_are_read_as_they_were() -> None:
