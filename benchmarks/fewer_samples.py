@@ -1,6 +1,6 @@
 """How many samples certificates at given radii need, against a fixed number and against what is possible.
 
-    python benchmarks/fewer_samples.py [RESULTS] [--replays 8] [--runs 100000]
+    python benchmarks/fewer_samples.py [RESULTS] [--replays 8] [--runs 100000] [--only PART]
 
 No network is run. Each image of a certified run is replayed: its samples are drawn anew. Each has the selected class
 with the probability p = (k + ½)/(n + 1), from the stored count k of n. These runs drew n = 10,000 samples where the
@@ -65,7 +65,7 @@ class Replayed:
 
     def repeated(self, times: int) -> "Replayed":
         """Each image so many times."""
-        return Replayed(*(np.repeat(values, times) for values in (self.p, self.one_pass, self.correct)))
+        return Replayed(np.repeat(self.p, times), np.repeat(self.one_pass, times), np.repeat(self.correct, times))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def decided(count: Floats, n: int, settings: Settings, one_pass: float, most_per
         mixture = settings.mixture(one_pass)
         capitals = mixture.log_capitals(count, n)
         stop = mixture.gain(count, n, alpha) < 1 / (most_per_radius * settings.n)
-        return stop, np.logical_and.accumulate(capitals >= np.log(1 / alpha), -1)
+        return np.asarray(stop), np.logical_and.accumulate(capitals >= np.log(1 / alpha), -1)
     if n == settings.n:
         return np.ones(len(count), dtype=bool), stopped_lower(count, n, alpha, most=n)[:, None] >= np.array(levels)
     reached = anytime_exceeds(count[:, None], n, alpha / 2, np.array(levels))
@@ -308,18 +308,20 @@ def main() -> None:
     parser.add_argument("results", nargs="?", type=Path, default=Path("results"))
     parser.add_argument("--replays", type=int, default=8)
     parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--only", choices=["adaptive", "budget", "false", "randomised"])
     chosen = parser.parse_args()
     made = provenance()
     print(f"{made['hardware']['cpu']}, numpy {made['versions']['numpy']}, commit {made['commit']}")
     _, prior = Replayed.read(chosen.results / "cifar10-small-seeds/seed-0/bootcamp-certified", slice(0, None, 2))
-    parts: tuple[Callable[[], None], ...] = (
-        lambda: tables(chosen.results, chosen.replays),
-        lambda: budgets(chosen.results, max(1, chosen.replays // 2)),
-        lambda: violations(chosen.runs, prior),
-        lambda: randomised(chosen.runs),
-    )
-    for part in parts:
-        part()
+    parts: dict[str, Callable[[], None]] = {
+        "adaptive": lambda: tables(chosen.results, chosen.replays),
+        "budget": lambda: budgets(chosen.results, max(1, chosen.replays // 2)),
+        "false": lambda: violations(chosen.runs, prior),
+        "randomised": lambda: randomised(chosen.runs),
+    }
+    for name, part in parts.items():
+        if chosen.only in (None, name):
+            part()
 
 
 if __name__ == "__main__":
