@@ -174,6 +174,7 @@ def test_a_one_pass_radius_is_read_as_it_was_written(tmp_path: Path) -> None:
         Basis(BasisKind.STATISTICAL, alpha=0.001),
         Basis(BasisKind.STATISTICAL, alpha=1e-7, bound="two-sided", anytime=True),
         Basis(BasisKind.STATISTICAL, alpha=0.012, k=5),
+        Basis(BasisKind.STATISTICAL, alpha=0.02, bound="randomised"),
         Basis(BasisKind.STATISTICAL, alpha=0.05, n_wrong=200),
         Basis(BasisKind.CONFORMAL, confidence=0.899),
     ],

@@ -6,7 +6,8 @@ without the model.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Unpack, overload
+from dataclasses import dataclass
+from typing import Unpack, overload
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from heatsmooth.certification.settings import Sampling, Settings, SettingsChange
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import check_independence, count_classes, device_of, for_inference
+from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate, Certificates, Counted
 from heatsmooth.results.deterministic import NetworkCertificates
@@ -41,11 +43,16 @@ def certify_image(settings: Settings, label: int | None = None) -> Procedure[dic
     if settings.n_wrong is not None and label not in (None, selected):
         first = settings.n_wrong
     tallies["estimation"] = yield Ask("estimation", first)
-    while settings.adaptive and not stopping.may_stop(tallies["estimation"], selected, settings):
+    one_pass = float(tallies[CLEAN].sums[selected])
+    while settings.adaptive and not stopping.may_stop(tallies["estimation"], selected, settings, one_pass):
         done = tallies["estimation"].n
-        more = min(max(CHUNK, done // 20 // CHUNK * CHUNK), settings.n - done)
-        tallies["estimation"] = yield Ask("estimation", more)
+        tallies["estimation"] = yield Ask("estimation", min(next_samples(done), settings.n - done))
     return tallies
+
+
+def next_samples(done: int) -> int:
+    """How many samples adaptive sampling takes before it looks again, after so many."""
+    return max(CHUNK, done // 20 // CHUNK * CHUNK)
 
 
 def selected_class(tallies: dict[str, Tally]) -> int:
@@ -70,7 +77,17 @@ def certificate(counted: Counted, settings: Settings) -> Certificate:
             raise InputError("`class_from` noise: expected selection counts, got none; use `class_from` clean")
         selected = int(np.argmax(counted.selection))
     target = counted.label if settings.top_k > 1 and counted.label is not None else selected
-    radius, abstain = radii_of(np.array([counted.counts]), np.array([target]), settings)
+    require(
+        settings.bound != "randomised" or counted.uniform is not None,
+        "`bound` randomised: expected counts with the random number drawn beforehand, got none; certify with it",
+    )
+    radius, abstain = radii_of(
+        np.array([counted.counts]),
+        np.array([target]),
+        settings,
+        one_pass=np.array([counted.clean_probabilities[target]]),
+        uniform=None if counted.uniform is None else np.array([counted.uniform]),
+    )
     return counted.with_radius(
         predicted=selected,
         target=target,
@@ -112,7 +129,8 @@ def certify_each(
 
     begin = time.monotonic()
     for number, (done_job, tallies) in enumerate(sampler.run(map(job, todo)), start=1):
-        counted = _counted(done_job, tallies, label_of[done_job.index], settings, sampling.means)
+        drawn = Drawn(done_job.index, tallies, done_job.seconds)
+        counted = counted_of(drawn, label_of[done_job.index], settings, sampling)
         certified = certificate(counted, settings)
         abstained += certified.abstain
         speed = sampler.samples / (time.monotonic() - begin)
@@ -159,11 +177,21 @@ def _check_possible(settings: Settings, classes: int) -> None:
     )
 
 
-def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, settings: Settings, means: bool) -> Counted:
+@dataclass
+class Drawn:
+    """All samples of an image: its index, the tallies by stream, and the time they took."""
+
+    index: int
+    tallies: dict[str, Tally]
+    seconds: float = 0.0
+
+
+def counted_of(drawn: Drawn, label: int | None, settings: Settings, sampling: Sampling) -> Counted:
     """What was sampled for an image: the part of a certificate that the model is needed for."""
+    tallies = drawn.tallies
     clean, estimation, selection = tallies[CLEAN], tallies["estimation"], tallies.get("selection")
     return Counted(
-        index=job.index,
+        index=drawn.index,
         label=label,
         sigma=settings.sigma,
         adaptive=settings.adaptive,
@@ -172,12 +200,26 @@ def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, settin
         counts=tuple(estimation.counts.tolist()),
         selection=None if selection is None else tuple(selection.counts.tolist()),
         clean_class=int(clean.counts.argmax()),
-        clean_probabilities=tuple(float(f"{p:.7g}") for p in clean.sums),
+        clean_probabilities=shown_probabilities(clean),
         samples=sum(tally.n for tally in tallies.values()),
-        seconds=round(job.seconds, 4),
-        sums=tuple(estimation.sums.tolist()) if means else None,
-        squares=tuple(estimation.squares.tolist()) if means else None,
+        seconds=round(drawn.seconds, 4),
+        sums=tuple(estimation.sums.tolist()) if sampling.means else None,
+        squares=tuple(estimation.squares.tolist()) if sampling.means else None,
+        uniform=uniform_number(sampling.seed, drawn.index) if settings.bound == "randomised" else None,
     )
+
+
+def shown_probabilities(clean: Tally) -> tuple[float, ...]:
+    """The probabilities of one pass, with the seven digits that are recorded."""
+    return tuple(float(f"{p:.7g}") for p in clean.sums)
+
+
+def uniform_number(seed: int, index: int) -> float:
+    """The number in [0, 1) of an image for randomised bounds: by the seed of its noise, independent of the noise.
+
+    It cannot be drawn again without drawing all samples again.
+    """
+    return mixed_seed(seed, "randomised bound", index) / 2**63
 
 
 @overload
@@ -233,7 +275,7 @@ def certify(
     ``compiled``: use ``torch.compile``. ``progress``: is told what is done.
     ``settings``: fields of ``Settings``: ``n`` (noise samples per image, default 10,000), ``n0`` (samples that select
     the class, 100), ``alpha`` (probability that a certificate is false, 0.001), ``class_from`` (``noise`` or
-    ``clean``), ``adaptive``, ``radii``, ``tolerance``, ``bound``, ``top_k``, ``n_wrong``.
+    ``clean``), ``adaptive``, ``radii``, ``sequence``, ``prior``, ``tolerance``, ``bound``, ``top_k``, ``n_wrong``.
     """
     fits = isinstance(images, ImageSet) or (isinstance(images, Tensor) and images.ndim == 4)
     require(fits, "expected images as a tensor (images, channels, height, width) or an ImageSet, got something else")

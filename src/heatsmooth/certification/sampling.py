@@ -183,7 +183,7 @@ class Sampler:
             new.pixels = new.image.to(self.device).permute(1, 2, 0).contiguous()
             self._advance(new, None)
             active.append(new)
-            pending += new.goal
+            pending += new.goal - new.drawn
         most = max(CHUNK, min(self.batch_size, -(-pending // self._workers)))
         parts: list[Part] = []
         for job in active:

@@ -2,12 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict
+
+import numpy as np
+from scipy import special
 
 from heatsmooth.errors import require
 from heatsmooth.results.guarantees import Basis, BasisKind, Bound, ClassFrom
-from heatsmooth.results.schema import from_json
+from heatsmooth.results.schema import LARGEST, from_json
 from heatsmooth.settings import check_at_least, check_choices, check_positive
+from heatsmooth.statistics.mixtures import Mixture, Prior, mixture_of
+
+Sequence = Literal["mixture", "beta"]
+MARGIN = 1e-8
+"""Added to an asked radius: radii are rounded down to 9 decimals, and must still reach it."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,17 @@ class Settings:
     """Stop sampling an image once its radius is decided. Only for one-sided top-1 certificates."""
     radii: tuple[float, ...] = ()
     """With `adaptive`: radii to decide, as 0.25,0.5. Without them, the radius is found up to the tolerance."""
+    sequence: Sequence = "mixture"
+    """With `adaptive` and `radii`: which bounds hold at all times. Mixture needs fewer samples to decide these radii.
+    Beta bounds every radius, and was the only one before."""
+    prior: Prior | None = field(default=None, metadata={"option": False})
+    """For mixture: what is expected of the images before sampling, fitted on other images. None: nothing."""
     tolerance: float = 0.05
     """With `adaptive`: tolerance of the radius. Sampling stops when more samples would probably add at most this
     much."""
     bound: Bound = "one-sided"
-    """Bound of the class, or also of the second. Two-sided also bounds the second class from above."""
+    """Bound of the class, or also of the second. Two-sided also bounds the second class from above. Randomised bounds
+    the class, with one random number per image, and is tighter; only for a fixed n and top-1."""
     top_k: int = 1
     """The label stays among the k most probable classes. Without labels, the class does."""
     n_wrong: int | None = None
@@ -50,6 +64,10 @@ class Settings:
             require(0 < self.n_wrong <= self.n, f"`n_wrong`: expected from 1 to `n` {self.n}, got {self.n_wrong}")
             plain = self.top_k == 1 and not self.adaptive
             require(plain, "`n_wrong`: expected top-1 certificates of a fixed n, got others; leave it out")
+        if self.bound == "randomised":
+            plain = self.top_k == 1 and not self.adaptive
+            require(plain, "`bound` randomised: expected top-1 certificates of a fixed n, got others; use one-sided")
+        require(self.prior is None or self.mixes, "`prior`: expected `adaptive` and `radii` beside it; leave it out")
 
     @classmethod
     def from_json(cls, value: Any, where: Any) -> Self:
@@ -58,11 +76,30 @@ class Settings:
         require(isinstance(value, Mapping), f"{expected}, got {str(value)[:40]}; certify again")
         unknown = sorted(value.keys() - {item.name for item in fields(cls)})
         require(not unknown, f"{expected}, got the unknown {str(unknown)[:60]}; certify again")
+        if value.get("adaptive") and value.get("radii"):
+            value = {"sequence": "beta"} | dict(value)
         return from_json(cls, value, expected, "certify again")
 
     def describe(self) -> dict[str, object]:
-        """What a run records; ``n_wrong`` only where it is used, as in runs from before it existed."""
-        return {name: value for name, value in asdict(self).items() if name != "n_wrong" or value is not None}
+        """What a run records; newer fields only where they are used, as in runs from before they existed."""
+        used = {"n_wrong": self.n_wrong is not None, "prior": self.prior is not None, "sequence": self.mixes}
+        return {name: value for name, value in asdict(self).items() if used.get(name, True)}
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the capitals of ``statistics.mixtures`` decide the radii."""
+        return self.adaptive and bool(self.radii) and self.sequence == "mixture"
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The probabilities p = Φ(r/σ) that decide the radii, ascending, with a margin for rounding radii down."""
+        radii = np.unique(np.array(self.radii, dtype=np.float64))
+        return tuple(special.ndtr((radii + MARGIN) / self.sigma).tolist())
+
+    def mixture(self, one_pass: float) -> Mixture:
+        """The capitals for an image whose class has this probability in one pass."""
+        prior = self.prior or Prior()
+        return mixture_of(prior, int(prior.groups(one_pass)), self.levels, self.n)
 
     @property
     def basis(self) -> Basis:
@@ -91,6 +128,48 @@ class Sampling:
     """Also record mean probabilities, for the L-bound of the average."""
 
 
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent on all images together: samples, or seconds."""
+
+    samples: int | None = None
+    seconds: float | None = None
+    VALUE_NAME: ClassVar[str] = "N|30m"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Samples as a number, or time with s, m or h.
+
+        >>> Budget.parse("1000000"), Budget.parse("30m")
+        (Budget(samples=1000000, seconds=None), Budget(samples=None, seconds=1800.0))
+        """
+        number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+        if text.isdecimal() and text.isascii() and 0 < int(text) <= LARGEST:
+            return cls(samples=int(text))
+        timed = unit is not None and number.isascii() and number.replace(".", "", 1).isdecimal() and float(number) > 0
+        require(timed, f"`budget`: expected samples as 1000000, or time as 90s, 30m or 2h, got {text[:40]!r}")
+        return cls(seconds=float(number) * (unit or 1))
+
+    def __str__(self) -> str:
+        return str(self.samples) if self.seconds is None else f"{self.seconds:g}s"
+
+    def share(self, part: int, of: int) -> "Budget":
+        """Of one of several shards: equal parts of the samples; all of the time, because shards run side by side."""
+        if self.samples is None:
+            return self
+        return Budget(self.samples * part // of - self.samples * (part - 1) // of)
+
+    def left(self, samples: int, seconds: float) -> int:
+        """How many samples may still be drawn after these; LARGEST within a time."""
+        if self.seconds is not None:
+            return LARGEST if seconds < self.seconds else 0
+        return max(0, (self.samples or 0) - samples)
+
+    def progress(self, samples: int, seconds: float) -> tuple[int, int]:
+        """How much is spent, of how much."""
+        return (samples, self.samples) if self.samples is not None else (int(seconds), int(self.seconds or 0))
+
+
 class RecomputedSettings(TypedDict, total=False):
     """Fields of ``Settings`` that stored counts allow to change."""
 
@@ -107,5 +186,7 @@ class SettingsChanges(RecomputedSettings, total=False):
     n0: int
     adaptive: bool
     radii: tuple[float, ...]
+    sequence: Sequence
+    prior: Prior | None
     tolerance: float
     n_wrong: int | None

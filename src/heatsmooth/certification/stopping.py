@@ -11,11 +11,17 @@ import numpy as np
 from scipy import special
 
 from heatsmooth.statistics.bounds import Floats, Integers
+from heatsmooth.statistics.mixtures import Mixture
 from heatsmooth.statistics.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
 
 LEAST_CHANCE = 0.05
 """Adaptive sampling gives up on a radius that all n samples would reach with less than this probability, judged by the
 samples so far. This loses some certificates and makes none invalid."""
+
+
+MOST_PER_RADIUS = 12.0
+"""A mixture gives up on the radii of an image that are expected to take more than this times n samples each. Chosen so
+that about half a point of certified accuracy is lost (``benchmarks/fewer_samples.py``)."""
 
 
 class Sampled(Protocol):
@@ -40,13 +46,21 @@ class Wanted(Protocol):
     def radii(self) -> tuple[float, ...]: ...
     @property
     def tolerance(self) -> float: ...
+    @property
+    def mixes(self) -> bool: ...
+    def mixture(self, one_pass: float) -> Mixture: ...
 
 
-def may_stop(sampled: Sampled, selected: int, wanted: Wanted) -> bool:
-    """Whether no samples are left, each radius is reached or given up, or the radius is known within the tolerance."""
+def may_stop(sampled: Sampled, selected: int, wanted: Wanted, one_pass: float = 1.0) -> bool:
+    """Whether no samples are left, each radius is reached or given up, or the radius is known within the tolerance.
+
+    ``one_pass``: the probability of the selected class in one pass, for a fitted prior.
+    """
     count, n = int(sampled.counts[selected]), sampled.n
     if n >= wanted.n:
         return True
+    if wanted.mixes:
+        return bool(wanted.mixture(one_pass).gain(count, n, wanted.alpha) < 1 / (MOST_PER_RADIUS * wanted.n))
     if wanted.radii:
         levels = tuple(special.ndtr(np.array(wanted.radii) / wanted.sigma).tolist())
         return all_decided(count, n, wanted.n, wanted.alpha, levels)

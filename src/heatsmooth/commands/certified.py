@@ -13,6 +13,7 @@ from heatsmooth.results.certificates import Certificate, Certificates, read_cert
 from heatsmooth.results.deterministic import SETTINGS, NetworkCertificate, NetworkCertificates
 from heatsmooth.results.guarantees import Subject
 from heatsmooth.results.run_info import RunInfo
+from heatsmooth.statistics.mixtures import Prior, fitted_prior
 from heatsmooth.statistics.radii import round_down
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -73,10 +74,11 @@ def summarised(certificates: list[Certificate], settings: Settings, **run: Any) 
     )
     if certified.labels is None:
         return result
+    radii = sorted(settings.radii) if settings.mixes else RADII
     return replace(
         result,
         one_pass_accuracy=float(certified.one_pass_correct.mean()),
-        certified_accuracy=shares([radius for radius in RADII if radius <= cap], certified.certified_accuracy),
+        certified_accuracy=shares([radius for radius in radii if radius <= cap], certified.certified_accuracy),
         average_certified_radius=round_down(certified.average_certified_radius, 6),
     )
 
@@ -182,3 +184,23 @@ class CertifiedRun:
         other = next((str(item.basis) for item in certificates if str(item.basis) != str(basis)), None)
         require(other is None, f"{where}: expected certificates that are {basis}, got {other}; certify again")
         return [replace(item, basis=basis) for item in certificates]
+
+
+def prior_of(directory: Path, settings: Settings, seed: int) -> Prior:
+    """The prior fitted on a certified run of other images, as ``--prior`` names it.
+
+    Certificates stay valid for any prior that does not depend on their samples. So counts with the same noise, of the
+    same seed and an image of the same index, are refused.
+    """
+    run, where = CertifiedRun.read(directory, "prior"), f"`prior` {directory}"
+    sigma = run.settings.sigma
+    require(sigma == settings.sigma, f"{where}: expected counts of noise σ={settings.sigma:g}, got {sigma:g}")
+    require(
+        run.info.settings.get("seed") != seed,
+        f"{where}: expected counts of another seed, got the same {seed}, and so the same noise; use another `seed`",
+    )
+    certificates = read_certificates(directory)
+    require(bool(certificates), f"{where}: expected certificates, got none; finish that run")
+    counts = [item.counts[item.predicted] for item in certificates]
+    one_pass = [item.clean_probabilities[item.predicted] for item in certificates]
+    return fitted_prior(counts, [item.n for item in certificates], one_pass)

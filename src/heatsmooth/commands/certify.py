@@ -1,10 +1,10 @@
 """``heatsmooth certify``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatsmooth.certification.settings import Sampling, Settings
+from heatsmooth.certification.settings import Budget, Sampling, Settings
 from heatsmooth.commands.command import Command
 from heatsmooth.commands.inputs import RUNNING, WHICH, Images, Network, Shard
 from heatsmooth.commands.options import grouped
@@ -13,6 +13,7 @@ from heatsmooth.progress import Progress, silent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from heatsmooth.certification.spending import Task
     from heatsmooth.commands.certified import CertificationResult
     from heatsmooth.data import ImageSet
     from heatsmooth.models import Classifier
@@ -37,6 +38,12 @@ class Certify(Command):
     """Run directory; repeating the command continues it."""
     shard: Shard = field(default=Shard(), metadata=WHICH)
     """Part I of N parts of the images, for job arrays."""
+    budget: Budget | None = field(default=None, metadata={"group": "Certificate"})
+    """Samples in total, or time, spent where it decides most of the `radii`. Images end with different numbers of
+    samples, at most `n`. Shards share the samples; each has all of the time."""
+    prior: Path | None = field(default=None, metadata={"group": "Certificate"})
+    """A certified run of other images: with `radii`, fewer samples if they are alike. It cannot make a certificate
+    false."""
     tsv: Path | None = field(default=None, metadata={"group": "Certificate"})
     """Also write a log as Cohen's code does."""
     sampling: Sampling = field(default=Sampling(), metadata=grouped("Running"))
@@ -45,6 +52,22 @@ class Certify(Command):
 
     def run(self, progress: Progress = silent) -> "CertificationResult | None":
         """Certify the images, or this shard's part of them, into ``out``; None in a process that follows."""
+        return replace(self, settings=self._complete_settings())._run(progress)
+
+    def _complete_settings(self) -> Settings | None:
+        """The settings with what ``budget`` and ``prior`` add to them."""
+        from heatsmooth.commands.certified import prior_of
+        from heatsmooth.errors import require
+
+        extra = next((name for name in ("budget", "prior") if getattr(self, name) is not None), None)
+        if self.settings is None or extra is None:
+            require(extra is None, f"`{extra}`: expected `sigma` beside it, got none; name it")
+            return self.settings
+        adaptive = self.settings.adaptive or self.budget is not None
+        prior = None if self.prior is None else prior_of(self.prior, self.settings, self.sampling.seed)
+        return replace(self.settings, adaptive=adaptive, prior=prior)
+
+    def _run(self, progress: Progress) -> "CertificationResult | None":
         from heatsmooth.commands.sharing import finish, share_of
         from heatsmooth.device import accelerator
         from heatsmooth.identity import network_settings
@@ -64,9 +87,15 @@ class Certify(Command):
             **network_settings(model=identify(model, images.shape)),
             **self._recorded_settings(),
         }
+        task = self._task(images, shard)
         with Run(self.out, "certify", identity, part=part) as run:
+            items = (
+                self._certificates(model, images, mine, progress)
+                if task is None
+                else self._within_budget(model, task, self.out / f"rounds{part}.jsonl", progress)
+            )
             with Records(self.out / f"certificates{part}.jsonl") as records:
-                for item in self._certificates(model, images, mine, progress):
+                for item in items:
                     records.append(to_json(item))
             finish(run, processes, str(identity["model"]))
         processes.wait_for_everyone()
@@ -94,6 +123,7 @@ class Certify(Command):
             "compiled": self.sampling.compiled,
             "chunk": CHUNK,
             "seed": self.sampling.seed,
+            **({} if self.budget is None else {"budget": str(self.budget)}),
         }
 
     def _certificates(
@@ -110,6 +140,42 @@ class Certify(Command):
             return certify_network(model, images, known=proven, positions=mine, progress=progress)
         known = {item.index: item for item in read_certificates(self.out)}
         return certify_each(model, images, self.settings, self.sampling, positions=mine, known=known, progress=progress)
+
+    def _task(self, images: "ImageSet", shard: Shard) -> "Task | None":
+        """What a shard certifies within its share of the budget; None without a budget."""
+        from heatsmooth.certification.spending import Task, positions_of
+
+        if self.budget is None or self.settings is None:
+            return None
+        mine = positions_of(images, range(shard.part - 1, len(images), shard.of))
+        task = Task(images, mine, self.settings, self.sampling, self.budget.share(shard.part, shard.of))
+        task.check()
+        return task
+
+    def _within_budget(
+        self, model: "Classifier", task: "Task", path: Path, progress: Progress
+    ) -> "Iterator[Certificate]":
+        """The certificates of a task that are not there yet, after its budget is spent.
+
+        Each round is recorded in ``path`` before the next one is drawn. A command that is repeated continues after the
+        last one.
+        """
+        from heatsmooth.certification.spending import certify_within
+        from heatsmooth.results.certificates import read_certificates
+        from heatsmooth.results.rounds import read_rounds
+        from heatsmooth.results.schema import to_json
+        from heatsmooth.runs import Records
+
+        known = {item.index for item in read_certificates(self.out)}
+        if task.positions.keys() <= known:
+            return
+        with Records(path) as rounds:
+            drawn = read_rounds(path)
+            for item in certify_within(
+                model, task, rounds=drawn, record=lambda new: rounds.append(to_json(new)), progress=progress
+            ):
+                if item.index not in known:
+                    yield item
 
     def _summary(self, images: "ImageSet") -> "CertificationResult":
         """What all certificates of the run say together."""

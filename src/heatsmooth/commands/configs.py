@@ -128,7 +128,8 @@ def _text(option: Option, value: Any, where: str) -> str:
     if get_origin(kind) is Literal or hasattr(kind, "parse"):
         kind = str
     listed = option.several and not option.positional  # text is taken as on the command line: 0.5,0.25
-    fits = _fits(kind, value) or (listed and _fits(str, value))
+    number = hasattr(option.kind, "parse") and type(value) is int  # a budget without quotes
+    fits = _fits(kind, value) or (listed and _fits(str, value)) or number
     require(
         fits, f"{where}: expected {NAMES.get(kind, 'text')}, got {short(value)}; write another value or leave it out"
     )

@@ -70,7 +70,7 @@ class Option:
         if self.choices:
             return "|".join(self.choices)
         return {bool: "", int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(
-            self.kind, "X,…" if self.several else "I/N"
+            self.kind, "X,…" if self.several else getattr(self.kind, "VALUE_NAME", "I/N")
         )
 
 
@@ -85,6 +85,8 @@ def _options(kind: Any, path: tuple[str, ...], around: Mapping[str, Any], defaul
     options: list[Option] = []
     hints, texts = get_type_hints(kind), documentation(kind)
     for item in fields(kind):
+        if not item.metadata.get("option", True):
+            continue
         hint = _without_none(hints[item.name])
         nested = (*path, item.name)
         if is_typeddict(hint):

@@ -46,6 +46,8 @@ class Counted:
     sums: tuple[Real, ...] | None = None
     """Sums of the probabilities over the n samples, if recorded."""
     squares: tuple[Real, ...] | None = None
+    uniform: Share | None = None
+    """The random number of a randomised bound: drawn with the seed of the noise, before the samples."""
 
     def with_radius(self, **claim: Any) -> "Certificate":
         """The certificate with this ``claim``: the other fields of ``Certificate``."""

@@ -3,11 +3,14 @@
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, get_args
 
 from heatsmooth.errors import InputError
 
-Bound = Literal["one-sided", "two-sided"]
+Bound = Literal["one-sided", "two-sided", "randomised"]
+"""Of the class from below; also of the second class from above; or of the class from below, with one random number per
+image."""
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
 ClassFrom = Literal["noise", "clean"]
 """Where the certified class comes from: noisy samples or one clean pass."""
 
@@ -79,7 +82,7 @@ class Basis:
             return cls(
                 BasisKind.STATISTICAL,
                 alpha=float(parts["alpha"]),
-                bound="two-sided" if parts["bound"] == "two-sided" else "one-sided",
+                bound=next((bound for bound in BOUNDS if bound == parts["bound"]), "one-sided"),
                 k=int(parts["k"] or 1),
                 anytime=parts["anytime"] is not None,
                 n_wrong=None if parts["n_wrong"] is None else int(parts["n_wrong"]),
@@ -91,7 +94,7 @@ class Basis:
 
 _NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"
 _STATISTICAL = re.compile(
-    rf"statistical, alpha=(?P<alpha>{_NUMBER}), (?P<bound>one-sided|two-sided|top-(?P<k>[1-9]\d{{0,8}}))"
+    rf"statistical, alpha=(?P<alpha>{_NUMBER}), (?P<bound>{'|'.join(BOUNDS)}|top-(?P<k>[1-9]\d{{0,8}}))"
     r"(?P<anytime>, any stopping)?(?:, n=(?P<n_wrong>\d{1,15}) where wrong)?",
     re.ASCII,
 )

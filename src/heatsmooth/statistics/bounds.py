@@ -39,6 +39,33 @@ def clopper_pearson_lower(count: ArrayLike, n: ArrayLike, alpha: ArrayLike) -> F
     return np.where(successes > 0, bound, 0.0)
 
 
+def randomised_lower(count: ArrayLike, n: ArrayLike, alpha: float, uniform: ArrayLike) -> Floats:
+    """The randomised Clopper–Pearson bound: P(success) ≥ p, except with probability exactly ``alpha`` (Voráček 2024).
+
+    The largest p with P[Bin(n, p) > k] + u·P[Bin(n, p) = k] ≤ α, where u is uniform on [0, 1] and independent of the
+    samples. u = 1 gives ``clopper_pearson_lower``, a smaller u a larger bound. For the true p the left side is uniform,
+    so the bound exceeds p with probability α; Clopper and Pearson's does so less often.
+
+    ``count``: successes k.
+    ``n``: samples.
+    ``alpha``: the probability that the bound is wrong, above 0 and below ½.
+    ``uniform``: u, drawn once per image. Where all samples succeed, a u below 2α counts as 2α, so that no bound is 1.
+
+    >>> randomised_lower(1000, 1000, 0.001, [1.0, 0.5]).round(6).tolist()
+    [0.993116, 0.993805]
+    """
+    successes, samples, u = np.broadcast_arrays(*_counted(count, n), np.asarray(uniform, dtype=np.float64))
+    checked("uniform", u, lambda x: (x >= 0) & (x <= 1), "numbers from 0 to 1; draw one per image")
+    share = np.where(successes < samples, u, np.maximum(u, 2 * float(error_probability(alpha, most=0.5))))
+
+    def small_enough(p: Floats) -> Flags:
+        at_least = np.where(successes > 0, special.betainc(np.maximum(successes, 1), samples - successes + 1, p), 1.0)
+        more = np.where(successes < samples, special.betainc(successes + 1, np.maximum(samples - successes, 1), p), 0.0)
+        return np.asarray(share * at_least + (1 - share) * more <= alpha)
+
+    return largest_true(small_enough, np.ones_like(samples))
+
+
 def clopper_pearson_upper(count: ArrayLike, n: ArrayLike, alpha: ArrayLike) -> Floats:
     """The p with P(success) ≤ p, except with probability ``alpha``: 1 − the lower bound of the failures."""
     successes, samples = _counted(count, n)
