@@ -9,6 +9,7 @@ from heatsmooth.reporting.chart import Chart, grid
 from heatsmooth.reporting.figures import BAND, certified_series
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text
 from heatsmooth.reporting.probabilities import (
+    COARSE,
     lower_probabilities,
     probability_chart,
     probability_series,
@@ -50,7 +51,7 @@ def _(claims: Radii) -> str:
     charts = [radii_chart(claims)]
     p_a = lower_probabilities(claims, claims.sigma) if isinstance(claims, Certificates) else None
     if p_a is not None:
-        charts.append(probability_chart([probability_series(p_a, "p_A, lower bound", 0)], small=True))
+        charts.append(probability_chart([probability_series(p_a, "p_A, lower bound", 0, COARSE)], small=True))
     return _rendered(charts=charts, tables=[radii_summary(claims, p_a)], audit=None)
 
 

@@ -20,6 +20,8 @@ BAND = 0.05
 """The band of a distribution is wrong with at most this probability, over all p together."""
 QUARTERS = (0.25, 0.5, 0.75)
 AT: Floats = np.linspace(0, 1, 201).round(3)
+COARSE: Floats = AT[::4]
+"""For small drawings."""
 WHY = (
     "ACR can be large because of easy images alone, since a radius grows without bound as p_A approaches 1 "
     "(arXiv 2410.06895). So certified accuracy at fixed radii comes first, and the distribution of p_A stands beside "
@@ -95,18 +97,19 @@ def quartiles_column(certified: Callable[[Any], Certification | None]) -> Column
     return Column("p_A, quartiles", value, quartiles_text, "label under noise · lower bound")
 
 
-def probability_series(values: Floats, name: str, style: int) -> Series:
-    """The empirical distribution of p_A with its simultaneous band."""
-    low, high = distribution_band(values, AT, alpha=BAND)
-    return Series(name, style, AT, empirical_distribution(values, AT), low, high)
+def probability_series(values: Floats, name: str, style: int, at: Floats = AT) -> Series:
+    """The empirical distribution of p_A, at each p of ``at``, with its simultaneous band."""
+    low, high = distribution_band(values, at, alpha=BAND)
+    return Series(name, style, at, empirical_distribution(values, at), low, high)
 
 
 def probability_chart(series: Sequence[Series], *, small: bool = False, missing: int = 0) -> Chart:
     """The share of images whose p_A is at most p; ``missing``: sets of radii that it is not known for."""
+    logs = "" if small else " Where a log has a wrong class or an abstention, it counts as 0."
     caption = (
         "Share of all images whose p_A is at most p; lower is better. p_A: the probability that the network gives the "
-        "label under noise, here its lower bound for each image. Where a log has a wrong class or an abstention, it "
-        "counts as 0. Bands: Dvoretzky–Kiefer–Wolfowitz, 95\u00a0% for all p together, over images of the same kind. "
+        f"label (without labels: the certified class) under noise, here its lower bound for each image.{logs} Band: "
+        "Dvoretzky–Kiefer–Wolfowitz, 95\u00a0% for all p together, over images of the same kind. "
         f"{WHY}"
     )
     if missing:
