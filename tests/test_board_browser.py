@@ -62,7 +62,7 @@ def test_the_board_is_drawn_whole(browser: Browser, board: BoardResult, width: i
 def test_headers_sort_within_a_noise_level_and_over_all(browser: Browser, board: BoardResult) -> None:
     browser.open(Path(board.out).as_uri(), 1280, "light")
     key = group(browser, "0.5")
-    head = "document.querySelector('#data-1').querySelectorAll('thead th')[5]"
+    head = "document.querySelector('#data-1').querySelectorAll('thead th')[4]"
     assert browser.evaluate(f"{head}.querySelector('button').textContent") == "r = 0.5"
     expected = sorted(column(board, 0.5, "0.5").items(), key=lambda item: -item[1])
     browser.evaluate(f"{head}.querySelector('button').focus()")
@@ -78,7 +78,7 @@ def test_headers_sort_within_a_noise_level_and_over_all(browser: Browser, board:
     assert [shares[name] for name in names] == sorted(shares.values())
     browser.evaluate("document.querySelector('[data-grouped]').click()")
     flat = browser.evaluate(
-        "[...document.querySelectorAll('#data-1 .flat .row')].map((row) => +row.cells[5].dataset.v)"
+        "[...document.querySelectorAll('#data-1 .flat .row')].map((row) => +row.cells[4].dataset.v)"
     )
     assert len(flat) == 20
     assert flat == sorted(flat)
@@ -98,13 +98,13 @@ def test_switches_remove_lines_and_the_envelope_follows(browser: Browser, board:
 
     def state() -> dict[str, Any]:
         lines = f"[...document.querySelectorAll('svg.wide .faint[data-key^={key}r]')].length"
-        cell = f"document.querySelector('tbody[data-group={key}] tr.best').cells[5].textContent"
+        cell = f"document.querySelector('tbody[data-group={key}] tr.best').cells[4].textContent"
         rows = f"[...document.querySelectorAll('tbody[data-group={key}] tr.row')]"
         return {
             "lines": browser.evaluate(lines),
             "envelope": browser.evaluate(cell),
             "top": browser.evaluate(
-                f"{rows}.filter((row) => row.cells[5].matches('.top')).map((row) => row.cells[0].textContent.trim())"
+                f"{rows}.filter((row) => row.cells[4].matches('.top')).map((row) => row.cells[0].textContent.trim())"
             ),
         }
 

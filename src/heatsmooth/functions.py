@@ -76,8 +76,8 @@ def board(
 
     ``sources``: certification logs, certified runs, and folders of both. ``out``: a directory for ``board.html`` and
     ``board.csv``, or a page ending in .html. ``n``, ``alpha``: runs are recomputed from their counts for these; without
-    ``n``, for the smallest number of samples among them. ``title``: of the page. Returns the rows with their figures,
-    and what could not be read.
+    ``n``, for the smallest number of samples of a run about the same data. ``title``: of the page. Returns the rows
+    with their figures, and what could not be read.
     """
     from heatsmooth.commands.board import Board
 

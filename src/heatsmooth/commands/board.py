@@ -24,8 +24,8 @@ class Board(Command):
     out: Path = Path("board")
     """Directory for board.html and board.csv, or a page ending in .html."""
     n: int | None = None
-    """Samples per image that runs are recomputed for (default: the smallest number among them). Runs with fewer stay
-    as they are. Logs have no counts and stay as they are."""
+    """Samples per image that runs are recomputed for (default: the smallest number about the same data). Runs with
+    fewer stay as they are. Logs have no counts and stay as they are."""
     alpha: float = 0.001
     """Largest probability that a recomputed certificate is false."""
     title: str | None = None

@@ -1,7 +1,7 @@
 """What a board is made of: the radii of logs and of runs, at the same n and α where the counts allow it."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,21 +49,17 @@ class Entry:
     alpha: float | None = None
     data: str = ""
     """The name of the images, if it is recorded."""
+    settings: Settings | None = None
+    """Those of a run with counts."""
     remarks: tuple[str, ...] = ()
+    """What is odd about it."""
+    changes: tuple[str, ...] = ()
+    """What was computed anew."""
 
     @property
     def p_a(self) -> Floats | None:
         """Lower bounds of p_A, (images,)."""
         return lower_probabilities(self.claims, self.sigma)
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A run with counts, before n and α are made equal."""
-
-    entry: Entry
-    certificates: Certificates
-    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -74,25 +70,17 @@ class Found:
     parts: tuple[str, ...]
 
 
-def read_entries(paths: Iterable[Path], *, n: int | None, alpha: float) -> tuple[list[Entry], list[Note]]:
-    """The radii of all logs and runs, and notes on what is unusual or could not be read.
-
-    ``n``: samples per image that runs are recomputed for; None: the smallest number among them. ``alpha``: of the
-    recomputed certificates.
-    """
+def read_entries(paths: Iterable[Path]) -> tuple[list[Entry], list[Note]]:
+    """The radii of all logs and runs, as they are recorded, and notes on what could not be read."""
     notes: list[Note] = []
-    read: list[Entry | Sampled] = []
+    entries: list[Entry] = []
     for found in _all_found(paths, notes):
         try:
             entry = _run(found) if found.path.is_dir() else _log(found)
         except UNREADABLE as error:
             notes.append(Note("/".join(found.parts), reason(error, found.path)))
             continue
-        read += [entry] if entry is not None else []
-    own = [item.settings.n for item in read if isinstance(item, Sampled) and not item.settings.adaptive]
-    same_n = n if n is not None else min(own, default=None)
-    entries = [recomputed(item, n=same_n, alpha=alpha) if isinstance(item, Sampled) else item for item in read]
-    notes += [Note("/".join(entry.parts), remark, skipped=False) for entry in entries for remark in entry.remarks]
+        entries += [entry] if entry is not None else []
     return entries, notes
 
 
@@ -174,14 +162,19 @@ def _each_image_once(log: Log, remarks: list[str]) -> Log:
     twice = len(log) - len(indices)
     if twice:
         remarks.append(f"{count_text(twice)} lines repeat an image; the first line of each image was used")
-    kept = {
-        name: None if getattr(log, name) is None else getattr(log, name)[first]
-        for name in ("labels", "predicted", "correct", "radii", "seconds", "base_predicted")
-    }
-    return replace(log, indices=indices, **kept)
+    return replace(
+        log,
+        indices=indices,
+        labels=log.labels[first],
+        predicted=log.predicted[first],
+        correct=log.correct[first],
+        radii=None if log.radii is None else log.radii[first],
+        seconds=None if log.seconds is None else log.seconds[first],
+        base_predicted=None if log.base_predicted is None else log.base_predicted[first],
+    )
 
 
-def _run(found: Found) -> Entry | Sampled | None:
+def _run(found: Found) -> Entry | None:
     """The radii of a ``certify`` run; None for other commands."""
     info, _ = RunInfo.read_directory(found.path)
     if info.command != "certify":
@@ -202,28 +195,40 @@ def _run(found: Found) -> Entry | Sampled | None:
     if not isinstance(claims, Certificates):
         return entry
     settings = Settings.from_json(info.chosen.certificate, found.path)
-    return Sampled(replace(entry, sigma=claims.sigma), claims, settings)
+    return replace(entry, sigma=claims.sigma, settings=settings)
 
 
-def recomputed(item: Sampled, *, n: int | None, alpha: float) -> Entry:
-    """The run by Cohen's CERTIFY at these ``n`` and ``alpha``, top-1, from its counts.
+def at_same_samples(entries: Sequence[Entry], *, n: int | None, alpha: float) -> list[Entry]:
+    """The entries with certificates for ``n`` samples per image and ``alpha`` where there are counts.
+
+    ``n``: None means the smallest number of samples of a run among these entries.
+    """
+    own = [entry.settings.n for entry in entries if entry.settings and not entry.settings.adaptive]
+    same = n if n is not None else min(own, default=None)
+    return [recomputed(entry, n=same, alpha=alpha) for entry in entries]
+
+
+def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
+    """A run by Cohen's CERTIFY at these ``n`` and ``alpha``, top-1, from its counts; others as they are.
 
     Of more than n samples, n are drawn without replacement: so many independent samples are independent samples again,
     and the certificates hold as before. The draw depends on the image alone. Adaptive runs keep their samples.
     """
-    claims, own = item.certificates, item.settings
+    claims, own = entry.claims, entry.settings
+    if own is None or not isinstance(claims, Certificates):
+        return entry
     settings = replace(own, alpha=alpha, top_k=1, bound="one-sided", n_wrong=None)
-    counts, remarks = claims.counts, item.entry.remarks
+    counts, changes = claims.counts, list[str]()
     if own.adaptive:
-        remarks += ("adaptive: its samples are as they were, at most n",)
+        changes.append("adaptive: its samples are as they were, at most n")
     elif n is not None and n < own.n:
         counts = np.stack([_drawn(row, index, n) for row, index in zip(counts, claims.indices.tolist(), strict=True)])
         settings = replace(settings, n=n)
     elif n is not None and n > own.n:
-        remarks += (f"it has {count_text(own.n)} samples per image, fewer than {count_text(n)}",)
-    if settings.n != own.n or settings.basis != own.basis:
+        changes.append(f"it has {count_text(own.n)} samples per image, fewer than {count_text(n)}")
+    if (settings.n, settings.alpha, settings.top_k, settings.bound) != (own.n, own.alpha, own.top_k, own.bound):
         was = f"n {count_text(own.n)}, {str(own.basis).removeprefix('statistical, ')}"
-        remarks += (f"recomputed from its counts; it was certified with {was}",)
+        changes.append(f"recomputed from its counts; it was certified with {was}")
     radii, abstained = radii_of(counts, claims.classes, settings)
     again = replace(
         claims,
@@ -234,7 +239,7 @@ def recomputed(item: Sampled, *, n: int | None, alpha: float) -> Entry:
         counts=counts,
         basis=settings.basis,
     )
-    return replace(item.entry, claims=again, n=settings.n, alpha=alpha, remarks=remarks)
+    return replace(entry, claims=again, n=settings.n, alpha=alpha, changes=tuple(changes))
 
 
 def _drawn(counts: NDArray[np.int64], index: int, n: int) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heatsmooth.reporting.board.entries import AVERAGE, Entry
+from heatsmooth.reporting.board.entries import AVERAGE, Entry, at_same_samples
 from heatsmooth.reporting.board.naming import common_words, names_of, words_of
 from heatsmooth.reporting.certificate_tables import RADII
 from heatsmooth.reporting.figures import BAND
@@ -35,6 +35,11 @@ class Row:
         share = self.entry.claims.certified_accuracy(radii)
         low, high = self.entry.claims.certified_accuracy_band(radii, alpha=BAND)
         return list(zip(share.tolist(), low.tolist(), high.tolist(), strict=True))
+
+    @property
+    def remarks(self) -> list[str]:
+        """How its images differ, what is odd, and what was computed anew."""
+        return [*([self.images] if self.images else []), *self.entry.remarks, *self.entry.changes]
 
     @property
     def acr(self) -> float:
@@ -112,8 +117,11 @@ class _Labelled:
         self.entries.append(entry)
 
 
-def by_data(entries: Sequence[Entry]) -> list[DataSet]:
-    """The entries in groups; data sets in the order of their first entry, larger ones first."""
+def by_data(entries: Sequence[Entry], *, n: int | None, alpha: float) -> list[DataSet]:
+    """The entries in groups, those with counts for the same samples; data sets with more rows come first.
+
+    ``n``: samples per image; None: the smallest number of a run about the same data. ``alpha``: of the certificates.
+    """
     found: list[_Labelled] = []
     for entry in sorted(entries, key=lambda entry: -len(entry.claims)):
         home = next((one for one in found if one.fits(entry)), None)
@@ -125,17 +133,22 @@ def by_data(entries: Sequence[Entry]) -> list[DataSet]:
     kept = [sorted(one.entries, key=lambda entry: order[id(entry)]) for one in found]
     kept.sort(key=lambda same: (-len(same), order[id(same[0])]))
     everywhere = set(common_words(entries))
-    return [_data_set(same, number, everywhere) for number, same in enumerate(kept, start=1)]
+    unnamed = "Images {}" if len(kept) > 1 else "All logs and runs"
+    return [
+        _data_set(at_same_samples(same, n=n, alpha=alpha), number, everywhere, unnamed)
+        for number, same in enumerate(kept, start=1)
+    ]
 
 
-def _data_name(entries: list[Entry], number: int, everywhere: set[str]) -> str:
-    """What the paths of these entries share and others do not, else what a run recorded."""
-    own = [word for word in common_words(entries) or words_of(entries[0]) if word not in everywhere]
-    recorded = [entry.data for entry in entries if entry.data]
-    return one_line("/".join(own), 60) or (recorded[0] if recorded else "") or f"Images {number}"
+def _data_name(entries: list[Entry], everywhere: set[str]) -> str:
+    """What a run recorded, else what the paths of these entries share and others do not; empty if neither."""
+    if recorded := [entry.data for entry in entries if entry.data]:
+        return Counter(recorded).most_common(1)[0][0]
+    shared = common_words(entries) if len(entries) > 1 else words_of(entries[0])
+    return one_line("/".join(word for word in shared if word not in everywhere), 60)
 
 
-def _data_set(entries: list[Entry], number: int, everywhere: set[str]) -> DataSet:
+def _data_set(entries: list[Entry], number: int, everywhere: set[str], unnamed: str) -> DataSet:
     names = dict(zip(map(id, entries), names_of(entries, sorted(everywhere)), strict=True))
     usual = _usual_images(entries)
     kinds = sorted(
@@ -147,7 +160,7 @@ def _data_set(entries: list[Entry], number: int, everywhere: set[str]) -> DataSe
         same = [entry for entry in entries if (entry.about, entry.sigma) == (about, wanted)]
         rows = [_row(entry, names[id(entry)], f"d{number}g{place}r{line}", usual) for line, entry in enumerate(same)]
         groups.append(Group(f"d{number}g{place}", about, wanted, tuple(rows)))
-    name = _data_name(entries, number, everywhere)
+    name = _data_name(entries, everywhere) or unnamed.format(number)
     return DataSet(f"data-{number}", name, images_text(usual), tuple(groups))
 
 

@@ -23,7 +23,7 @@ from heatsmooth.statistics.accuracy import distribution_band, empirical_distribu
 from heatsmooth.statistics.bounds import Floats
 from heatsmooth.version import VERSION
 
-POINTS = 120
+POINTS = 200
 """Of a curve."""
 SPARK: Floats = np.linspace(0.5, 1, 41)
 """Below ½ there is no radius."""
@@ -84,17 +84,16 @@ def build_board(
 
     - ``sources``: tab-separated certification logs, certified runs, and folders of both at any depth.
     - ``out``: a directory for ``board.html`` and ``board.csv``, or the name of the page, ending in .html.
-    - ``n``, ``alpha``: runs are recomputed from their counts for them; None: the smallest n of these runs.
+    - ``n``, ``alpha``: runs are recomputed from their counts for them; None: the smallest n of the runs about the same
+      data.
     - ``title``: of the page.
     """
     check_choices(n, alpha)
-    entries, notes = read_entries(sources, n=n, alpha=alpha)
+    entries, notes = read_entries(sources)
     unread = "; ".join(f"{note.name}: {note.reason}" for note in notes[:3]) or "no sources"
     require(bool(entries), f"expected certification logs or certified runs, got none that can be read ({unread})")
-    data = by_data(entries)
-    notes += [
-        Note(f"{one.name}: {row.name}", row.images, skipped=False) for one in data for row in one.rows if not row.drawn
-    ]
+    data = by_data(entries, n=n, alpha=alpha)
+    notes += [note for one in data for row in one.rows for note in odd(row)]
     page = out if out.suffix == ".html" else out / "board.html"
     content = _rendered(data, notes, alpha, title or "Certified accuracy, log by log")
     rows = [board_row(one, row) for one in data for row in one.rows]
@@ -117,6 +116,12 @@ def build_board(
     )
 
 
+def odd(row: Row) -> list[Note]:
+    """What is said of a row by name: that it is truncated, or that its file is odd."""
+    reasons = [*([] if row.drawn else [row.images]), *row.entry.remarks]
+    return [Note("/".join(row.entry.parts), text, skipped=False) for text in reasons]
+
+
 def board_row(data: DataSet, row: Row) -> BoardRow:
     """A row with its figures."""
     entry = row.entry
@@ -134,7 +139,7 @@ def board_row(data: DataSet, row: Row) -> BoardRow:
         average_certified_radius=row.acr,
         p_a_quartiles=None if p_a is None else quartiles(p_a),
         drawn=row.drawn,
-        remarks=[*([row.images] if row.images else []), *entry.remarks],
+        remarks=row.remarks,
     )
 
 
