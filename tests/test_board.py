@@ -209,7 +209,7 @@ def test_runs_are_brought_to_the_same_n_and_alpha(tmp_path: Path) -> None:
     )
     proven = json.loads((many / "certificates.jsonl").read_text().splitlines()[0])
     kept = {key: proven[key] for key in ("index", "label", "class")}
-    kept |= {"radius": 0.3, "abstain": False, "subject": "network", "basis": "deterministic", "seconds": 0.1}
+    kept |= {"radius": 0.8, "abstain": False, "subject": "network", "basis": "deterministic", "seconds": 0.1}
     (runs / "proven/certificates.jsonl").write_text(json.dumps(kept) + "\n")
     rows = {row.name: row for row in hs.board([runs], tmp_path / "a.html", alpha=0.01).rows}
     assert {name: (row.n, row.alpha) for name, row in rows.items()} == {
@@ -228,6 +228,7 @@ def test_runs_are_brought_to_the_same_n_and_alpha(tmp_path: Path) -> None:
     assert "it was certified with n 4,000, alpha=0.001" in " ".join(rows["many"].remarks)
     assert rows["many"].average_certified_radius == pytest.approx(rows["few"].average_certified_radius, abs=0.01)
     assert "adaptive" in " ".join(rows["adaptive"].remarks)
+    assert [name for name, row in rows.items() if "0.75" in row.certified_accuracy] == ["proven"], "beyond n and α"
     rows = {row.name: row for row in hs.board([runs], tmp_path / "b.html", n=4000).rows}
     own = Certificates.read(many)
     assert rows["many"].average_certified_radius == pytest.approx(own.average_certified_radius, abs=1e-8)

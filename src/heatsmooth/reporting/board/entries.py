@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heatsmooth.certification.radii import radii_of
+from heatsmooth.certification.radii import largest_radius, radii_of
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError, require
 from heatsmooth.reporting.collection import Note
@@ -47,6 +47,8 @@ class Entry:
     n: int | None = None
     """Samples per image, the maximum if adaptive; None where it is not stated."""
     alpha: float | None = None
+    cap: float | None = None
+    """The largest radius that n and α allow; None where they are not known or there is no limit."""
     data: str = ""
     """The name of the images, if it is recorded."""
     settings: Settings | None = None
@@ -239,7 +241,8 @@ def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
         counts=counts,
         basis=settings.basis,
     )
-    return replace(entry, claims=again, n=settings.n, alpha=alpha, changes=tuple(changes))
+    cap = largest_radius(settings, counts.shape[1]) or 0.0
+    return replace(entry, claims=again, n=settings.n, alpha=alpha, cap=cap, changes=tuple(changes))
 
 
 def _drawn(counts: NDArray[np.int64], index: int, n: int) -> NDArray[np.int64]:

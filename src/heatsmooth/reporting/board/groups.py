@@ -30,11 +30,13 @@ class Row:
     drawn: bool = True
     """Whether it is drawn, and in the envelope, when the page opens."""
 
-    def at(self, radii: Sequence[float]) -> list[tuple[float, float, float]]:
-        """Certified accuracy at each radius, with its 95 % interval."""
+    def at(self, radii: Sequence[float]) -> list[tuple[float, float, float] | None]:
+        """Certified accuracy at each radius, with its 95 % interval; None beyond what n and α allow."""
         share = self.entry.claims.certified_accuracy(radii)
         low, high = self.entry.claims.certified_accuracy_band(radii, alpha=BAND)
-        return list(zip(share.tolist(), low.tolist(), high.tolist(), strict=True))
+        known = [self.entry.cap is None or radius <= self.entry.cap for radius in radii]
+        three = zip(share.tolist(), low.tolist(), high.tolist(), strict=True)
+        return [values if allowed else None for allowed, values in zip(known, three, strict=True)]
 
     @property
     def remarks(self) -> list[str]:

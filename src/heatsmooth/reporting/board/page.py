@@ -45,7 +45,7 @@ class BoardRow:
     """None where a log does not state it."""
     alpha: float | None
     certified_accuracy: dict[str, tuple[float, float, float]]
-    """By radius: the share, and its 95 % interval."""
+    """By radius: the share, and its 95 % interval; without radii beyond what n and α allow."""
     average_certified_radius: float
     p_a_quartiles: tuple[float, float, float] | None
     """Of the lower bounds of p_A; None where σ is not known."""
@@ -135,7 +135,9 @@ def board_row(data: DataSet, row: Row) -> BoardRow:
         images=len(entry.claims),
         n=entry.n,
         alpha=entry.alpha,
-        certified_accuracy={plain(r): three for r, three in zip(data.radii, row.at(data.radii), strict=True)},
+        certified_accuracy={
+            plain(r): three for r, three in zip(data.radii, row.at(data.radii), strict=True) if three is not None
+        },
         average_certified_radius=row.acr,
         p_a_quartiles=None if p_a is None else quartiles(p_a),
         drawn=row.drawn,
