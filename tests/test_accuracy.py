@@ -9,6 +9,8 @@ from heatsmooth.statistics.accuracy import (
     average_certified_radius,
     certified_accuracy,
     certified_accuracy_band,
+    distribution_band,
+    empirical_distribution,
     false_certificates,
 )
 from heatsmooth.statistics.bounds import clopper_pearson
@@ -53,3 +55,17 @@ def test_wrong_input_is_refused() -> None:
         average_certified_radius([1, 2], [True])
     with pytest.raises(InputError, match="`images`: expected at least 1, got 0"):
         false_certificates(0, alpha=0.001, rho=0.001)
+    with pytest.raises(InputError, match="`values`: expected one per image"):
+        empirical_distribution([], at=0.5)
+
+
+def test_the_band_of_a_distribution_holds_everywhere_at_once() -> None:
+    """Uniform values have the distribution x. It is farthest from the empirical one at a value, or just before it."""
+    draw, wrong = np.random.default_rng(0), 0
+    for _ in range(2000):
+        values = np.sort(draw.random(40))
+        low, _ = distribution_band(values, values, alpha=0.1)
+        _, high = distribution_band(values, np.nextafter(values, 0), alpha=0.1)
+        wrong += bool((low > values).any() or (high < values).any())
+    assert stats.binom.sf(wrong - 1, 2000, 0.1) > 0.001, wrong
+    assert wrong > 100, "the bound is nearly exact"

@@ -87,10 +87,13 @@ def test_certificates_show_a_curve_and_a_table(certificates: Certificates) -> No
     share = float(certificates.certified_accuracy([0.25])[0])
     assert rows["Certified accuracy at 0.25"].startswith(f"{share:.3f} (")
     assert rows["Images"] == "500"
-    assert html.count("<svg") == 1
+    assert html.count("<svg") == 2, "certified accuracy, then the distribution of p_A"
+    assert html.index("Certified accuracy against radius") < html.index("Distribution of p_A")
+    assert list(rows).index("Certified accuracy at 0.25") < list(rows).index("ACR: mean radius, 0 where wrong")
+    assert re.fullmatch(r"0\.\d{3} · 0\.\d{3} · 0\.\d{3}", rows["p_A, quartiles of its lower bound"])
     assert re.search(r'<path class="line s0" d="M[\d. L]{60,}', html)
     assert "not the network in one pass, keeps its class. Each certificate is false with probability at most α" in html
-    assert len(html) < 20_000
+    assert len(html) < 24_000
 
 
 def test_without_labels_the_curve_counts_radii(certificates: Certificates) -> None:

@@ -24,8 +24,11 @@ from heatsmooth.reporting.figures import certified_charts, probability_charts
 from heatsmooth.reporting.naming import Names
 from heatsmooth.reporting.page import ReportResult
 from heatsmooth.reporting.pdf import pdf
+from heatsmooth.reporting.probabilities import of_certification
 from heatsmooth.reporting.sources import read_sources
+from heatsmooth.results.certificates import read_certificates
 from heatsmooth.results.comparison import Timing
+from heatsmooth.results.logs import write_log
 from heatsmooth.statistics.bounds import clopper_pearson_lower
 from heatsmooth.table import Column, Table
 
@@ -730,3 +733,35 @@ def test_bounds_on_false_certificates_are_rounded_up(tmp_path: Path) -> None:
     write_certificates(tmp_path / "a", "m", images=1000, level=1.0)
     build_report([tmp_path], tmp_path / "report.html")
     assert "at most 0.8\N{NO-BREAK SPACE}% of the certificates are false" in (tmp_path / "report.html").read_text()
+
+
+def test_p_a_of_a_log_is_that_of_the_counts(tmp_path: Path) -> None:
+    certified = write_certificates(tmp_path / "run", "m", images=300, level=1.2)
+    records = read_certificates(certified)
+    (tmp_path / "logs").mkdir()
+    write_log(records, tmp_path / "logs/sigma_0.25.tsv")
+    run, log = read_sources([certified, tmp_path / "logs"]).certifications
+    from_counts, from_radii = of_certification(run), of_certification(log)
+    assert from_counts is not None
+    assert from_radii is not None
+    count = np.array([item.counts[item.label or 0] for item in records])
+    np.testing.assert_array_equal(from_counts, clopper_pearson_lower(count, 1000, 0.001))
+    correct = run.claims.known_correct
+    assert 0 < correct.sum() < 300
+    np.testing.assert_allclose(from_radii[correct], from_counts[correct], atol=1e-5)
+    assert (from_radii[~correct] == 0).all()
+    build_report([tmp_path], tmp_path / "report.html", tables=tmp_path / "tables")
+    head = (tmp_path / "tables/certified-accuracy.md").read_text().splitlines()[2]
+    assert head.index("r = 0.25") < head.index("ACR") < head.index("p\\_A, quartiles")
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        page.index('id="fig-certified-accuracy"') < page.index('id="fig-p-a"') < page.index("table-certified-accuracy")
+    )
+    assert "ACR can be large because of easy images alone" in page
+    (chart,) = probability_charts(read_sources([certified]), Names(read_sources([certified])))
+    (series,) = chart.series
+    assert series.low is not None
+    slack = np.sqrt(np.log(2 / 0.05) / 600)
+    np.testing.assert_allclose(series.low, np.maximum(series.y - slack, 0))
+    np.testing.assert_allclose(series.y, (from_counts[:, None] <= series.x).mean(0))
+    assert pdf(chart).startswith(b"%PDF")

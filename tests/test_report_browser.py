@@ -50,7 +50,7 @@ def pages(fashion: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize(("name", "figures"), [("demo", 7), ("story", 6), ("logs", 1), ("crowd", 3)])
+@pytest.mark.parametrize(("name", "figures"), [("demo", 7), ("story", 6), ("logs", 2), ("crowd", 3)])
 def test_the_page_is_drawn_whole(
     browser: Browser, pages: dict[str, Path], name: str, figures: int, width: int, scheme: str
 ) -> None:

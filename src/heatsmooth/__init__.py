@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from heatsmooth.certification.certificates import certify
     from heatsmooth.data import ImageSet, load_images
     from heatsmooth.exporting import export_onnx
-    from heatsmooth.functions import compare, report
+    from heatsmooth.functions import board, compare, report
     from heatsmooth.models import OneStepDiffusion, load, save
     from heatsmooth.predicting import predict
     from heatsmooth.progress import bar
@@ -36,7 +36,7 @@ _HOMES = {
     "certification.certificates": ("certify",),
     "data": ("ImageSet", "load_images"),
     "exporting": ("export_onnx",),
-    "functions": ("compare", "report"),
+    "functions": ("board", "compare", "report"),
     "models": ("OneStepDiffusion", "load", "save"),
     "predicting": ("predict",),
     "progress": ("bar",),
@@ -77,6 +77,7 @@ __all__ = [
     "audit",
     "audit_proofs",
     "bar",
+    "board",
     "calibrate",
     "certify",
     "compare",

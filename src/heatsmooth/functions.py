@@ -1,4 +1,4 @@
-"""Commands as Python functions: comparisons and reports in one call."""
+"""Commands as Python functions: comparisons, reports and boards in one call."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from heatsmooth.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from heatsmooth.reporting.board.page import BoardResult
     from heatsmooth.reporting.page import ReportResult
     from heatsmooth.results.comparison import Comparison
 
@@ -61,3 +62,23 @@ def report(
     return Report(
         sources=tuple(map(Path, sources)), out=Path(out), tables=None if tables is None else Path(tables), title=title
     ).run()
+
+
+def board(
+    sources: Iterable[Path | str],
+    out: Path | str = "board",
+    *,
+    n: int | None = None,
+    alpha: float = 0.001,
+    title: str | None = None,
+) -> "BoardResult":
+    """Write one sortable HTML page that compares certified accuracy, from published logs and own runs.
+
+    ``sources``: certification logs, certified runs, and folders of both. ``out``: a directory for ``board.html`` and
+    ``board.csv``, or a page ending in .html. ``n``, ``alpha``: runs are recomputed from their counts for these; without
+    ``n``, for the smallest number of samples of a run about the same data. ``title``: of the page. Returns the rows
+    with their figures, and what could not be read.
+    """
+    from heatsmooth.commands.board import Board
+
+    return Board(sources=tuple(map(Path, sources)), out=Path(out), n=n, alpha=alpha, title=title).run()

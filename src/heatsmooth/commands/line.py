@@ -41,6 +41,7 @@ COMMANDS = {
     "pull": "Fetch a network that was published with push.",
     "compare": "Every method of the paper, side by side.",
     "report": "One HTML page of any runs and logs.",
+    "board": "Published logs and runs, side by side.",
     "serve": "A web page: drop an image, watch its radius grow.",
 }
 """By name, what each does. Its dataclass is in the module of the same name."""

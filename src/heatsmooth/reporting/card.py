@@ -12,6 +12,7 @@ from heatsmooth.calibration import Calibration
 from heatsmooth.reporting.certificate_tables import RADII
 from heatsmooth.reporting.collection import Certification, Collection, Proven, ReportedRun, Training
 from heatsmooth.reporting.formats import count_text, duration, one_line, percent, plain, radius_text
+from heatsmooth.reporting.probabilities import of_certification, quartiles, quartiles_text
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.deterministic import NetworkCertificates
 from heatsmooth.results.guarantees import Basis, BasisKind
@@ -216,6 +217,9 @@ def _curve(item: Certification | Proven, records: Collection) -> str:
         facts += [f"σ = {plain(item.sigma)}"] * (item.sigma is not None)
         facts += [f"n = {count_text(item.n)}"] * (item.n is not None)
     facts.append(f"average certified radius {radius_text(claims.average_certified_radius)}")
+    p_a = of_certification(item) if isinstance(item, Certification) else None
+    if p_a is not None:
+        facts.append(f"p_A of the label, quartiles of its lower bound: {quartiles_text(quartiles(p_a))}")
     note = f"Covers {subject}; rests on: {claims.basis}. Abstentions count as errors."
     return Table("; ".join(facts), columns, tuple(rows), note).markdown().strip()
 

@@ -6,6 +6,7 @@ from heatsmooth.reporting.collection import Calibrated, Certification, Collectio
 from heatsmooth.reporting.figures import BAND
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text, share_text
 from heatsmooth.reporting.naming import Names
+from heatsmooth.reporting.probabilities import QUARTERS_NOTE, WHY, quartiles_column
 from heatsmooth.table import Column, Table
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
@@ -52,11 +53,13 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
         Column("Abstained", abstained),
         *(at(radius) for radius in RADII if radius <= largest),
         Column("ACR", lambda item: item.acr, radius_text, STATISTICAL),
+        quartiles_column(lambda item: item),
     )
     note = (
         "Certified accuracy of the average of each network: the share of all images that are correct and have a "
         "statistical radius of at least r. Abstentions count as errors. In brackets: 95 % Clopper–Pearson interval. "
-        "ACR: the mean radius over all images, 0 where the class is wrong or the model abstains."
+        "ACR: the mean radius over all images, 0 where the class is wrong or the model abstains. "
+        f"{QUARTERS_NOTE} {WHY}"
     )
     return Table.of("Certified accuracy at a radius, and ACR", columns, items).noted("certified-accuracy", note)
 

@@ -20,6 +20,10 @@ class Series:
     y: Floats
     low: Floats | None = None
     high: Floats | None = None
+    role: Literal["line", "faint", "envelope"] = "line"
+    """``faint``: one of many, without markers and without a place in the legend."""
+    key: str = ""
+    """By which a script finds the line."""
 
     def columns(self, shown: str) -> list[dict[float, str]]:
         """The text of each value by x: of the curve, and of the ends of its band if it has one."""
@@ -30,18 +34,12 @@ class Series:
         """The corners of the line through ``values``.
 
         Between two points, a ``step`` has the value of the second one. It is the less favourable one for certified
-        accuracy, which falls, and for the share attacked, which rises. ``bins`` are centred on the points.
+        accuracy, which falls, and for the share attacked, which rises.
         """
         if shape == "line":
             yield from zip(self.x.tolist(), values.tolist(), strict=True)
             return
         edges = self.x.tolist()
-        if shape == "bins":
-            half = (self.x[1] - self.x[0]) / 2
-            for x, y in zip(edges, values.tolist(), strict=True):
-                yield x - half, y
-                yield x + half, y
-            return
         previous = edges[0]
         for x, y in zip(edges, values.tolist(), strict=True):
             yield previous, y
@@ -71,19 +69,17 @@ class Chart:
     series: tuple[Series, ...]
     x_max: float
     y_max: float
-    shape: Literal["line", "step", "bins"] = "line"
+    shape: Literal["line", "step"] = "line"
     marks: tuple[Mark, ...] = ()
     percent: bool = False
     small: bool = False
-    bin_names: tuple[str, ...] = ()
     band: str = ""
 
     def rows(self) -> list[tuple[float, str, list[str]]]:
         """The numbers drawn: x, its text, and per series its value, and its band if it has one."""
         xs = np.unique(np.concatenate([s.x for s in self.series])).tolist()
         columns = [column for series in self.series for column in series.columns(".4f" if self.percent else ".5g")]
-        names = self.bin_names or [f"{x:.6g}" for x in xs]
-        return [(x, name, [column.get(x, "") for column in columns]) for x, name in zip(xs, names, strict=True)]
+        return [(x, f"{x:.6g}", [column.get(x, "") for column in columns]) for x in xs]
 
 
 def ticks(most: float, count: int) -> list[float]:

@@ -137,6 +137,8 @@ class Certification:
     """None where they are not known."""
     seconds: Floats | None = None
     """Per image, (images,)."""
+    named_sigma: float | None = None
+    """Of a log: the noise level that its name states."""
 
     @property
     def certificates(self) -> Certificates | None:

@@ -40,7 +40,8 @@ EXPLAINED = (
     "One pass: accuracy of the network. Average: accuracy of its Gaussian average. Agree: how often both have the same "
     "class. r ≥ and ACR: certified accuracy and mean certified radius of the average; each certificate is false with "
     "probability at most α. The certified class is that of one pass, or of a vote for methods that predict by a vote. "
-    "Wrong classes and abstentions count as 0. The number of samples limits every radius."
+    "Wrong classes and abstentions count as 0. The number of samples limits every radius. The distribution of p_A of "
+    "each run is among the certificates: ACR can be large because of easy images alone (arXiv 2410.06895)."
 )
 PROVEN_EXPLAINED = (
     "Deterministic: the network itself keeps its class within the radius, proven from its weights in one pass. Clean: "

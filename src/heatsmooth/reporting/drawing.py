@@ -34,9 +34,10 @@ SMALL = Size("any", 340, 210, 12, 50, 5)
 class Line:
     """A line through points; a ``band`` is filled."""
 
-    role: Literal["grid", "base", "line", "band", "mark"]
+    role: Literal["grid", "base", "line", "faint", "envelope", "band", "mark"]
     points: list[Point]
     style: int | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Drawing:
             *self._axes(),
             *(Line("mark", [(self.x(m.x), self.top), (self.x(m.x), self.bottom)], m.style) for m in self.chart.marks),
             *(band for one in series for band in self._band(one)),
-            *(Line("line", self._path(one.corners(one.y, self.chart.shape)), one.style) for one in series),
-            *(dot for number, one in enumerate(series) for dot in self._dots(one, number)),
+            *(Line(one.role, self._path(one.corners(one.y, self.chart.shape)), one.style, one.key) for one in series),
+            *(dot for number, one in enumerate(series) if one.role == "line" for dot in self._dots(one, number)),
             *self._mark_names(),
         ]
 
@@ -101,15 +102,15 @@ class Drawing:
         """Names in rows, and their number; the widths of letters are estimated generously."""
         letter, available = 0.6 * self.size.font, self.size.width - self.size.left - 14
         x, row, shapes = 0.0, 1, list[Shape]()
-        for series in self.chart.series:
+        for series in (series for series in self.chart.series if series.role != "faint"):
             name = one_line(series.name, max(8, int((available - SWATCH) / letter)))
             width = SWATCH + letter * len(name)
             if x > 0 and x + width > available:
                 x, row = 0.0, row + 1
             left, middle = round(self.size.left + x, 1), row * ROW - 8
             shapes += [
-                Line("line", [(left, middle), (left + 26, middle)], series.style),
-                Dot(left + 13, middle, series.style),
+                Line(series.role, [(left, middle), (left + 26, middle)], series.style),
+                *([Dot(left + 13, middle, series.style)] if series.role == "line" else []),
                 Words("name", left + SWATCH, middle + 4.5, name, full=series.name),
             ]
             x += width + GAP

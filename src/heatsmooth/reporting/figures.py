@@ -1,13 +1,12 @@
 """The figures of a report, from what was read."""
 
-from itertools import pairwise
-
 import numpy as np
 
 from heatsmooth.reporting.chart import Chart, Mark, Series, grid, nice_limit
 from heatsmooth.reporting.collection import AttackRun, Certification, Collection, Training
 from heatsmooth.reporting.formats import count_text, plain, radius_text
 from heatsmooth.reporting.naming import Names
+from heatsmooth.reporting.probabilities import of_certification, probability_chart, probability_series
 from heatsmooth.results.radii import Radii
 from heatsmooth.statistics.accuracy import certified_accuracy, certified_accuracy_band
 from heatsmooth.statistics.bounds import Floats
@@ -15,8 +14,6 @@ from heatsmooth.statistics.bounds import Floats
 BAND = 0.05
 """Each confidence band is wrong with at most this probability, at each radius."""
 CURVE_POINTS = 150
-BINS = np.linspace(0, 1, 21)
-BIN_NAMES = tuple(f"{low:.2f}–{high:.2f}" for low, high in pairwise(BINS.tolist()))
 
 
 def certified_charts(collection: Collection, names: Names) -> list[Chart]:
@@ -116,37 +113,15 @@ def _attacked(items: list[AttackRun], names: Names, kind: str) -> Chart:
 
 
 def probability_charts(collection: Collection, names: Names) -> list[Chart]:
-    """The share of samples with the certified class, over the images; top-k only for models without top-1."""
-    series = _probability_series(collection, names)
-    if not series:
+    """The distribution of p_A over the images; top-k only for models without top-1."""
+    top_1 = {names.model_of(item) for item in collection.certifications if item.top_k == 1}
+    items = [item for item in collection.certifications if item.top_k == 1 or names.model_of(item) not in top_1]
+    known = [(item, values) for item in items if (values := of_certification(item)) is not None]
+    if not known:
         return []
-    chart = Chart(
-        key="p-a",
-        title="Distribution of p_A",
-        caption=(
-            "p_A: the share of the samples of an image for which the network gives the certified class, correct or "
-            "not. Only images well above ½ get a radius. The radius grows without bound as p_A approaches 1."
-        ),
-        x_title="p_A, estimated",
-        y_title="images",
-        series=tuple(series),
-        x_max=1.0,
-        y_max=min(1.0, _highest(series)),
-        shape="bins",
-        marks=(Mark(0.5, "below ½ it abstains", "½"),),
-        percent=True,
-        bin_names=BIN_NAMES,
-    )
-    return [chart]
-
-
-def _probability_series(collection: Collection, names: Names) -> list[Series]:
-    known = [(item, item.certificates.target_shares) for item in collection.certifications if item.certificates]
-    top_1 = {names.model_of(item) for item, _ in known if item.top_k == 1}
-    shares = [(item, values) for item, values in known if item.top_k == 1 or names.model_of(item) not in top_1]
-    lines = names.lines([item for item, _ in shares])
-    middles: Floats = (BINS[1:] + BINS[:-1]) / 2
-    return [Series(*lines[item.name], middles, np.histogram(values, BINS)[0] / len(values)) for item, values in shares]
+    lines = names.lines([item for item, _ in known])
+    series = [probability_series(values, *lines[item.name]) for item, values in known]
+    return [probability_chart(series, missing=len(items) - len(known))]
 
 
 def _highest(series: list[Series]) -> float:

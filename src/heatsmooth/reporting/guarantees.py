@@ -12,7 +12,9 @@ from heatsmooth.reporting.collection import Calibrated, Certification, Collectio
 from heatsmooth.reporting.figures import certified_series
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text
 from heatsmooth.reporting.naming import Names
+from heatsmooth.reporting.probabilities import QUARTERS_NOTE, of_certification, quartiles, quartiles_text
 from heatsmooth.results.radii import Radii
+from heatsmooth.statistics.bounds import Floats
 from heatsmooth.table import NONE, Column, Table
 
 AVERAGES = 5
@@ -39,6 +41,8 @@ class Kind:
     """Per certificate."""
     clean: float | None = None
     """Accuracy of one pass."""
+    p_a: Floats | None = None
+    """Lower bounds of p_A, (images,); None without noise."""
 
 
 def kinds(collection: Collection, names: Names) -> list[Kind]:
@@ -79,6 +83,7 @@ def _statistical(item: Certification, collection: Collection, name: str) -> Kind
         passes=None if certificates is None else float(certificates.samples.mean()),
         seconds=None if item.seconds is None else float(item.seconds.mean()),
         clean=None if certificates is None else float(certificates.one_pass_correct.mean()),
+        p_a=of_certification(item),
     )
 
 
@@ -113,6 +118,7 @@ FACTS: dict[str, Shown] = {
     "Clean accuracy": lambda kind: percent(kind.clean),
     **{f"Certified at {text}": _certified_at(radius) for text, radius in RADII.items()},
     "ACR": lambda kind: radius_text(kind.claims.average_certified_radius),
+    "p_A, quartiles": lambda kind: NONE if kind.p_a is None else quartiles_text(quartiles(kind.p_a)),
 }
 """The rows of the table."""
 
@@ -131,7 +137,8 @@ def guarantees_table(collection: Collection, names: Names) -> Table | None:
         "May be false: with at most this probability per image, for calibrated radii over images like the calibration "
         "images. A radius of the average says nothing about one pass of the "
         "network, and the other way round. Wrong classes and abstentions count as 0. "
-        f"At most {AVERAGES} averages are shown, those with the largest ACR; the tables above have all of them."
+        f"{QUARTERS_NOTE} At most {AVERAGES} averages are shown, those with the largest ACR; the tables above have all "
+        "of them."
     )
     return Table("What each kind of guarantee costs and gives", columns, rows, note, "guarantees")
 

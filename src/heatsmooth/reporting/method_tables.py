@@ -1,8 +1,9 @@
 """The models of a report side by side, and how long their predictions take."""
 
 from heatsmooth.reporting.certificate_tables import STATISTICAL
-from heatsmooth.reporting.collection import Collection, Training
+from heatsmooth.reporting.collection import Certification, Collection, Training
 from heatsmooth.reporting.formats import count_text, distance_text, duration, plain, radius_text, share_text
+from heatsmooth.reporting.probabilities import QUARTERS_NOTE, quartiles_column
 from heatsmooth.results.comparison import Timing
 from heatsmooth.results.guarantees import Subject
 from heatsmooth.table import Column, Table
@@ -31,16 +32,19 @@ def methods_table(collection: Collection) -> Table | None:
 
         return Column(f"{kind} median", value, distance_text, "network · attack, upper bound")
 
+    def certified(item: Training) -> Certification | None:
+        return collection.certified(item.model)
+
     def certified_at(radius: float) -> Column:
         def value(item: Training) -> float | None:
-            certified = collection.certified(item.model)
-            return certified.certified_at(radius) if certified else None
+            known = certified(item)
+            return known.certified_at(radius) if known else None
 
         return Column(f"Certified at {plain(radius)}", value, share_text, STATISTICAL)
 
     def acr(item: Training) -> float | None:
-        certified = collection.certified(item.model)
-        return certified.acr if certified else None
+        known = certified(item)
+        return known.acr if known else None
 
     def accuracy(item: Training) -> float | None:
         return item.run.info.summary.accuracy if item.run.info.summary else None
@@ -56,13 +60,15 @@ def methods_table(collection: Collection) -> Table | None:
         certified_at(0.25),
         certified_at(0.5),
         Column("ACR", acr, radius_text, STATISTICAL),
+        quartiles_column(certified),
         median("PGD"),
         median("DDN"),
     )
     note = (
         "Accuracy: the share of test images that are correct, without noise and with noise of level σ. A model without "
         "σ is measured at that of the model smoothed from it. Attack distances: over images correct at the start. The "
-        "training time of a smoothed model does not include that of the model it started from."
+        "training time of a smoothed model does not include that of the model it started from. "
+        f"{QUARTERS_NOTE}"
     )
     return Table.of("Comparison of methods", columns, collection.trainings).noted("methods", note)
 

@@ -8,6 +8,14 @@ from heatsmooth.reporting.certificate_tables import RADII, with_band
 from heatsmooth.reporting.chart import Chart, grid
 from heatsmooth.reporting.figures import BAND, certified_series
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text
+from heatsmooth.reporting.probabilities import (
+    COARSE,
+    lower_probabilities,
+    probability_chart,
+    probability_series,
+    quartiles,
+    quartiles_text,
+)
 from heatsmooth.reporting.templates import style, templates
 from heatsmooth.results.audit import AuditResult
 from heatsmooth.results.certificates import Certificates
@@ -15,6 +23,7 @@ from heatsmooth.results.deterministic import NetworkCertificates
 from heatsmooth.results.guarantees import BasisKind, Subject
 from heatsmooth.results.radii import Radii
 from heatsmooth.statistics.accuracy import certified_accuracy, certified_accuracy_band
+from heatsmooth.statistics.bounds import Floats
 from heatsmooth.table import NBSP, Column, Table
 
 SUBJECTS = {
@@ -39,7 +48,11 @@ def html(result: object) -> str:
 
 @html.register
 def _(claims: Radii) -> str:
-    return _rendered(charts=[radii_chart(claims)], tables=[radii_summary(claims)], audit=None)
+    charts = [radii_chart(claims)]
+    p_a = lower_probabilities(claims, claims.sigma) if isinstance(claims, Certificates) else None
+    if p_a is not None:
+        charts.append(probability_chart([probability_series(p_a, "p_A, lower bound", 0, COARSE)], small=True))
+    return _rendered(charts=charts, tables=[radii_summary(claims, p_a)], audit=None)
 
 
 @html.register
@@ -71,8 +84,8 @@ def radii_chart(claims: Radii) -> Chart:
     )
 
 
-def radii_summary(claims: Radii) -> Table:
-    """The figures of many radii, one per row, and what the radii promise."""
+def radii_summary(claims: Radii, p_a: Floats | None = None) -> Table:
+    """The figures of many radii, one per row, and what the radii promise; ``p_a``: lower bounds of p_A, (images,)."""
     rows = [
         ("Images", count_text(len(claims))),
         ("Abstained", f"{int(claims.abstained.sum()):,} ({percent(float(claims.abstained.mean()))})"),
@@ -83,6 +96,8 @@ def radii_summary(claims: Radii) -> Table:
     ]
     if claims.correct is not None:
         rows.append(("ACR: mean radius, 0 where wrong", radius_text(claims.average_certified_radius)))
+    if p_a is not None:
+        rows.append(("p_A, quartiles of its lower bound", quartiles_text(quartiles(p_a))))
     if isinstance(claims, Certificates):
         rows.append(("Noise level σ", plain(claims.sigma)))
         rows.append(("Samples per image", count_text(float(claims.samples.mean()))))

@@ -1,15 +1,11 @@
 """One self-contained HTML page from any mix of run directories and logs. No torch, no network, no model."""
 
 import base64
-import hashlib
 import re
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from importlib.resources import files
 from pathlib import Path
-
-from markupsafe import Markup
 
 from heatsmooth.errors import InputError, require
 from heatsmooth.reporting.attack_tables import attacks_table, distance_table
@@ -32,9 +28,10 @@ from heatsmooth.reporting.guarantees import guarantees_charts, guarantees_table
 from heatsmooth.reporting.method_tables import methods_table, timing_table
 from heatsmooth.reporting.naming import Names
 from heatsmooth.reporting.pdf import pdf
+from heatsmooth.reporting.probabilities import median_p_a
 from heatsmooth.reporting.sources import read_sources
 from heatsmooth.reporting.summary import RHO, MainModel, most_false
-from heatsmooth.reporting.templates import style, templates
+from heatsmooth.reporting.templates import script, style, templates
 from heatsmooth.results.schema import Json
 from heatsmooth.runs import write_atomically
 from heatsmooth.table import Table
@@ -276,7 +273,6 @@ def _absent(collection: Collection) -> list[tuple[str, str]]:
 
 def _rendered(collection: Collection, names: Names, sections: list[Section], title: str) -> bytes:
     """The page; all text from files is escaped, and no other script than its own can run."""
-    script = files("heatsmooth.reporting").joinpath("page.js").read_text(encoding="utf-8")
     inputs = collection.inputs
     page = (
         templates()
@@ -286,11 +282,11 @@ def _rendered(collection: Collection, names: Names, sections: list[Section], tit
             subtitle=f"{inputs} input{'' if inputs == 1 else 's'} · {time.strftime('%d %B %Y', time.gmtime())}",
             skipped=len(collection.skipped),
             style=style("parts.css", "page.css"),
-            script=Markup(script),  # noqa: S704 - a file of this package
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            **script("parts.js", "page.js"),
             collection=collection,
             model=MainModel.of(collection, names),
             most_false=most_false,
+            median_p_a=median_p_a,
             rho=RHO,
             sections=sections,
             pdf=lambda chart: "data:application/pdf;base64," + base64.b64encode(pdf(chart)).decode(),

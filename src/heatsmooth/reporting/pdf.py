@@ -17,7 +17,7 @@ COLOURS = ("#0b62c4", "#c2410c", "#0f7a5a", "#9d3c86", "#7a5b00", "#0a7f95", "#4
 """Of the light theme."""
 MARKERS = ("o", "s", "^", "D", "v", "p", "X", "P")
 GREY = {"grid": "#e5e6e3", "base": "#b9bcb6", "tick": "#5b616e", "axis": "#5b616e", "name": "#17191e"}
-WIDTHS = {"grid": 1.0, "base": 1.0, "line": 2.0, "mark": 1.3}
+WIDTHS = {"grid": 1.0, "base": 1.0, "line": 2.0, "faint": 1.0, "envelope": 3.2, "mark": 1.3}
 
 
 def pdf(chart: Chart) -> bytes:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 from zipfile import BadZipFile
 
-import numpy as np
-
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.reporting.collection import (
@@ -33,13 +31,12 @@ from heatsmooth.results.comparison import COMPARISON_FILE, TIMING_FILE, Comparis
 from heatsmooth.results.deterministic import SETTINGS, NetworkCertificates
 from heatsmooth.results.frontier import FRONTIER_FILE, FrontierResult
 from heatsmooth.results.guarantees import BasisKind, Subject
-from heatsmooth.results.logs import read_log
+from heatsmooth.results.logs import named_sigma, read_log_columns
 from heatsmooth.results.metrics import read_metrics
 from heatsmooth.results.one_pass import read_one_pass
 from heatsmooth.results.proof_audit import ProofAudit, read_audit
 from heatsmooth.results.radii import Radii, radii_of
 from heatsmooth.results.run_info import RunInfo
-from heatsmooth.statistics.bounds import Floats
 
 AnyRadii = TypeVar("AnyRadii", bound=Radii)
 LEVELS = ("", "*/", "*/*/")
@@ -113,8 +110,8 @@ def find(paths: Iterable[Path]) -> tuple[list[Source], list[Note]]:
             below = _below(path)
             found |= dict.fromkeys(below)
             if not below:
-                reason = "expected run directories, a comparison or .tsv logs, got a directory with none"
-                notes.append(Note(str(path), reason))
+                lacking = "expected run directories, a comparison or .tsv logs, got a directory with none"
+                notes.append(Note(str(path), lacking))
         else:
             notes.append(Note(str(path), "expected a run directory or a log, got nothing; check the path"))
     return _named(found), notes
@@ -167,10 +164,10 @@ def _attempt(read: Callable[[Source, Collection], None], source: Source, collect
     try:
         read(source, collection)
     except UNREADABLE as error:
-        collection.notes.append(Note(source.name, _reason(error, source.path)))
+        collection.notes.append(Note(source.name, reason(error, source.path)))
 
 
-def _reason(error: Exception, path: Path) -> str:
+def reason(error: Exception, path: Path) -> str:
     """Why an input could not be read, on one line, without its path: the report names it already."""
     if isinstance(error, InputError):
         line = first_line(error)
@@ -189,7 +186,7 @@ def _read_run(source: Source, collection: Collection) -> None:
             curves = {name: curve for name, curve in read_metrics(run.path).items() if len(curve[0]) > 1}
             collection.trainings.append(Training(run, curves))
         case "certify" if info.chosen.certificate == SETTINGS:
-            claims = _within_reach(NetworkCertificates.read(run.path), run.path)
+            claims = within_reach(NetworkCertificates.read(run.path), run.path)
             collection.proven.append(Proven(run.name, info.network, claims))
         case "certify":
             collection.certifications.append(_certification(run, collection))
@@ -217,22 +214,22 @@ def _certification(run: ReportedRun, collection: Collection) -> Certification:
     try:
         settings = Settings.from_json(run.info.chosen.certificate, run.path)
     except InputError as error:
-        collection.notes.append(Note(run.name, _reason(error, run.path), skipped=False))
+        collection.notes.append(Note(run.name, reason(error, run.path), skipped=False))
     if settings is not None:
         claimed, recorded = (f"σ {item.sigma:g}, {item.basis}" for item in (settings, certificates))
         require(claimed == recorded, f"{run.path}: expected certificates of {claimed}, got {recorded}; certify again")
-    radii = _within_reach(certificates, run.path)
+    radii = within_reach(certificates, run.path)
     return Certification(run.name, run.info.network, radii, settings, seconds=certificates.seconds)
 
 
 def _calibrated(run: ReportedRun) -> Calibrated:
-    radii = _within_reach(radii_of(read_one_pass(run.path)), run.path)
+    radii = within_reach(radii_of(read_one_pass(run.path)), run.path)
     known = radii.basis.kind is BasisKind.CONFORMAL
     require(known, f"{run.path}: expected conformal radii, got {radii.basis}; read them separately")
     return Calibrated(run.name, run.info.network, radii, run.info.chosen.calibration)
 
 
-def _within_reach(radii: AnyRadii, path: Path) -> AnyRadii:
+def within_reach(radii: AnyRadii, path: Path) -> AnyRadii:
     """The radii, if images can have them."""
     good = bool(((radii.radii >= 0) & (radii.radii <= FARTHEST)).all())
     require(good, f"{path}: expected radii from 0 to {FARTHEST:g}, got others; certify those images again")
@@ -240,19 +237,12 @@ def _within_reach(radii: AnyRadii, path: Path) -> AnyRadii:
 
 
 def _read_log(source: Source, collection: Collection) -> None:
-    rows = read_log(source.path)
-    content = source.path.read_bytes()
-    require(bool(rows), f"{source.path}: expected rows, got a header alone; leave it out")
-    if b"\r\n" in content:
-        collection.notes.append(Note(source.name, "its lines end in CR LF; it was read nevertheless", False))
-    if sum(bool(line.strip()) for line in content.splitlines()) - 1 > len(rows):
-        collection.notes.append(Note(source.name, "its last line is incomplete and was left out", False))
-    if any(row.radius is None for row in rows):
-        correct, abstained = np.array([(row.correct, row.abstain) for row in rows]).T
-        collection.predictions.append(PredictionLog(source.name, correct, abstained))
+    log = read_log_columns(source.path)
+    require(len(log) > 0, f"{source.path}: expected rows, got a header alone; leave it out")
+    collection.notes += [Note(source.name, remark, skipped=False) for remark in log.remarks]
+    if log.radii is None:
+        collection.predictions.append(PredictionLog(source.name, log.correct, log.abstained))
         return
-    seconds: Floats | None = None
-    if all(row.seconds is not None for row in rows):
-        seconds = np.array([row.seconds for row in rows], dtype=np.float64)
-    radii = _within_reach(radii_of(rows), source.path)
-    collection.certifications.append(Certification(source.name, None, radii, seconds=seconds))
+    radii = within_reach(log.claims, source.path)
+    sigma = named_sigma(source.path)
+    collection.certifications.append(Certification(source.name, None, radii, seconds=log.seconds, named_sigma=sigma))

@@ -48,9 +48,11 @@ def _element(shape: object) -> str:
 @_element.register
 def _(line: Line) -> str:
     path = "L".join(f"{x:g} {y:g}" for x, y in line.points) + ("z" if line.role == "band" else "")
-    dashes = DASHES[turn(line.style)] if line.role == "line" and line.style is not None else ""
+    dashes = DASHES[turn(line.style)] if line.role in ("line", "envelope") and line.style is not None else ""
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<path class="{line.role}{_colour(line.style)}" d="M{path}"{dashed}/>'
+    role = "line envelope" if line.role == "envelope" else line.role
+    key = f' data-key="{escape(line.key)}"' if line.key else ""
+    return f'<path class="{role}{_colour(line.style)}"{key} d="M{path}"{dashed}/>'
 
 
 @_element.register

@@ -1,5 +1,7 @@
 """The templates of the report and of notebooks: text from files is escaped, and a missing value is an error."""
 
+import base64
+import hashlib
 from importlib.resources import files
 
 import jinja2
@@ -30,6 +32,14 @@ def style(*names: str) -> Markup:
     """Style sheets of this package, one after another."""
     here = files("heatsmooth.reporting")
     return Markup("".join(here.joinpath(name).read_text(encoding="utf-8") for name in names))  # noqa: S704
+
+
+def script(*names: str) -> dict[str, str]:
+    """Scripts of this package, one after another, and the hash by which a page allows them and no others."""
+    here = files("heatsmooth.reporting")
+    text = "".join(here.joinpath(name).read_text(encoding="utf-8") for name in names)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"script": Markup(text), "script_hash": digest}  # noqa: S704 - files of this package
 
 
 def _drawings(chart: Chart) -> Markup:

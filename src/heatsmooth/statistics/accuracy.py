@@ -59,6 +59,40 @@ def average_certified_radius(radius: ArrayLike, correct: ArrayLike) -> float:
     return float(np.where(right, radii, 0.0).mean())
 
 
+def empirical_distribution(values: ArrayLike, at: ArrayLike) -> Floats:
+    """The share of ``values`` (images,) that are at most x, for each x of ``at``.
+
+    >>> empirical_distribution([0.2, 0.5, 0.5, 0.9], at=[0.1, 0.5, 1.0]).tolist()
+    [0.0, 0.75, 1.0]
+    """
+    known = np.sort(_at_least_one(values))
+    return np.asarray(np.searchsorted(known, np.asarray(at, dtype=np.float64), side="right") / known.size)
+
+
+def distribution_band(values: ArrayLike, at: ArrayLike, *, alpha: float) -> tuple[Floats, Floats]:
+    """Bounds, each shaped as ``at``, on the distribution of the value over all images of the same kind.
+
+    They hold at all x together, except with probability ``alpha``: F̂(x) ± √(ln(2/α)/(2m)) for m independent images
+    (Dvoretzky, Kiefer and Wolfowitz 1956, with the constant of Massart 1990).
+
+    >>> low, high = distribution_band([0.5] * 200, at=[0.4, 0.5], alpha=0.05)
+    >>> low.round(4).tolist(), high.round(4).tolist()
+    ([0.0, 0.904], [0.096, 1.0])
+    """
+    share = empirical_distribution(values, at)
+    slack = np.sqrt(np.log(2 / error_probability(alpha)) / (2 * np.size(values)))
+    return np.maximum(share - slack, 0.0), np.minimum(share + slack, 1.0)
+
+
+def _at_least_one(values: ArrayLike) -> Floats:
+    known = checked("values", values, np.isfinite, "finite numbers; leave the others out")
+    require(
+        known.ndim == 1 and known.size > 0,
+        f"`values`: expected one per image, got shape {known.shape}; certify some images first",
+    )
+    return known
+
+
 def _certified(radius: ArrayLike, correct: ArrayLike, at: ArrayLike) -> Flags:
     """Whether an image is certified at each radius, (…, images)."""
     radii, right = _checked(radius, correct)
