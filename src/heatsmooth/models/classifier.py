@@ -200,6 +200,8 @@ def logits_for(model: nn.Module, images: Tensor) -> Tensor:
     try:
         with evaluating(model), torch.inference_mode():
             logits = model(images)
+    except InputError:
+        raise
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise InputError(
             f"expected a network that takes images of {'×'.join(map(str, shape))}, "
