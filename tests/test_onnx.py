@@ -195,7 +195,7 @@ def test_the_commands_take_a_file(
     assert (out / "k/model.onnx").read_bytes() == file.read_bytes()
     Image.fromarray((255 * images[0, 0]).byte().numpy()).save(tmp_path / "i.png")
     (predicted,) = done(f"predict {tmp_path}/i.png --sigma 0.1 --noise-samples 100", source=out / "k")["predictions"]
-    assert predicted["predicted"] == predicted["average_class"]
+    assert predicted["class"] == predicted["average_class"]
     assert predicted["one_pass_radius"] >= 0
     assert done(f"one-pass --data {data} --out {out}/o", source=out / "k")["images"] == 40
     audit = f"audit --data {data} --sigma 0.1 --n 100 --images 20 --teacher {file} --out {out}/a"
@@ -207,8 +207,11 @@ def test_the_commands_take_a_file(
     assert "Audit without attacks" in report_of(out, capsys)
 
     file.write_bytes(file.read_bytes() + b"\x32\x01g")  # the producer: another file with the same weights
-    assert f"expected the run of model file '{digest}" in refused(capsys, *certify.split(), "--from", file)
-    assert "model file" in refused(capsys, *certify.split(), "--from", file)
+    assert "expected the model it was started with" in refused(capsys, *certify.split(), "--from", file)
+    error = refused(
+        capsys, *f"calibrate --certificates {out}/c --mean 0.5 --std 0.25 --out {out}/l".split(), "--from", file
+    )
+    assert f"got another's ('{digest}')" in error
     (out / "k/model.onnx").write_bytes(file.read_bytes())
     assert "describes, got another one" in refused(capsys, "check", "--from", out / "k")
 
@@ -257,6 +260,22 @@ def loop(path: Path) -> Path:
     return written(path, nodes, often=np.int64(2**62), on=np.bool_(True))
 
 
+def laughs(path: Path, depth: int, inner: str = "Relu") -> Path:
+    """Functions that call each other twice: 2**depth operators."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    model = onnx.load_from_string(written(path).read_bytes())
+    for level in range(depth + 1):
+        called, domain = (
+            (f"f{level - 1}", "com.example") if level else (inner, "" if inner == "Relu" else "com.example")
+        )
+        nodes = [node(called, "a", "t", domain=domain), node(called, "t", "b", domain=domain)]
+        model.functions.append(helper.make_function("com.example", f"f{level}", ["a"], ["b"], nodes, opsets))
+    model.graph.node[1].output[0] = "z"
+    model.graph.node.append(node(f"f{depth}", "z", "y", domain="com.example"))
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 BIASED = (node("Flatten", "x", "f"), node("MatMul", "f W", "z"), node("Add", "z b", "y"))
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no file": (lambda path: path, "got no such file"),
@@ -290,11 +309,11 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "two outputs": (
         lambda path: written(path, outputs=[(name, TensorProto.FLOAT, ("n", "m")) for name in "yf"]),
-        "expected one output of floats (batch, classes), got y tensor(float) ?×?, f",
+        "expected one output of floats (batch, classes), got y tensor(float) ?×5, f",
     ),
     "bytes": (lambda path: written(path, kind=TensorProto.UINT8), "expected images as floats"),
     "other channels": (
-        lambda path: written(path, dims=("n", 3, SIDE, SIDE)),
+        lambda path: written(path, dims=("n", 3, SIDE, SIDE), W=np.zeros((3 * SIDE**2, CLASSES), np.float32)),
         f"expected images of 3×{SIDE}×{SIDE}, as the file takes, got 1×{SIDE}×{SIDE}",
     ),
     "one class": (
@@ -313,8 +332,10 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "not enough memory for a pass",
     ),
-    "a huge image": (lambda path: written(path, dims=("n", 1, 10**9, 10**9)), "at most 1,000,000 pixels per side"),
-    "an endless loop": (loop, "terminate flag"),
+    "a huge image": (lambda path: written(path, dims=("n", 1, 10**9, 10**9)), "at most 67,108,864 numbers"),
+    "functions of functions": (lambda path: laughs(path, 40), "at most 1,000,000 operators, got more"),
+    "a function that calls itself": (lambda path: laughs(path, 2, "f2"), "at most 1,000,000 operators, got more"),
+    "an endless loop": (loop, "expected a pass within 0.05 s, got none"),
 }
 
 
@@ -322,12 +343,12 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_hostile_files_get_one_line(
     name: str, tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_file, "PATIENCE", 0.05)
+    monkeypatch.setattr(onnx_file, "PATIENCE", 0.05 if "loop" in name else 600.0)
     write, message = HOSTILE[name]
     write(tmp_path / "theirs.onnx")
     words = f"certify --from {tmp_path}/theirs.onnx --data {data} --sigma 0.25 --n 100 --out {tmp_path}/o --quiet"
     assert message in refused(capsys, *words.split())
-    assert not (tmp_path / "o").exists()
+    assert not list(tmp_path.glob("o/certificates.jsonl")) or not (tmp_path / "o/certificates.jsonl").read_bytes()
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,6 +371,11 @@ def test_answers_that_stop_being_probabilities_are_refused(tmp_path: Path, image
     torch.testing.assert_close(model(images).softmax(1), expected(images).softmax(1), rtol=1e-4, atol=1e-6)
     with pytest.raises(InputError, match="expected probabilities in every pass"):
         model(images + 3)
+
+
+def test_functions_of_a_file_are_its_own_operators(tmp_path: Path, images: Tensor) -> None:
+    model = hs.load(laughs(tmp_path / "m.onnx", 2))
+    torch.testing.assert_close(model(images), expected(images).relu(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_layout_of_the_input() -> None:

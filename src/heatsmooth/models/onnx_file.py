@@ -27,8 +27,8 @@ ONNX_FILE, SPEC_FILE = "model.onnx", "model.onnx.json"
 """In a run directory: a copy of the file, byte for byte, and its spec."""
 MEMORY = 0.5
 """Share of the memory that is available at first that all files together may use."""
-PATIENCE = 120.0
-"""Longest time, in seconds, of a pass of a file with a loop."""
+PATIENCE = 600.0
+"""Longest time, in seconds, of the first passes of a file, and of every pass of one with a loop."""
 TRIED = 4
 """Random images that a file is tried on first."""
 ROUNDING = 1e-4
@@ -37,6 +37,7 @@ SUM_TOLERANCE, LEAST = 0.05, 1e-38
 """How far a sum of probabilities may be from 1, as quantised ones are, and what replaces smaller probabilities."""
 FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 """Types of an output that can be logits or probabilities."""
+SLOW = "do not trust it, or use a faster machine"
 NEEDS_GRADIENTS = (
     "expected a network with gradients, got an ONNX file, which has none; "
     "name the run directory or the weights that it was exported from"
@@ -64,6 +65,7 @@ class OnnxNetwork(FixedNetwork):
     """
 
     kind = "an ONNX file"
+    keeps_its_input = True
     remedy = "name the run directory or the weights that it was exported from"
 
     def __init__(self, file: OnnxContent) -> None:
@@ -119,6 +121,9 @@ class OnnxNetwork(FixedNetwork):
             (answers,) = self._run(array)
         except Exception as error:  # onnxruntime's exceptions have no common base class
             said = said_by(error)
+            require(
+                "terminate flag" not in said, f"{self.path}: expected a pass within {PATIENCE:g} s, got none; {SLOW}"
+            )
             if "memory" in str(error) or "bad_alloc" in str(error):
                 raise RuntimeError(f"{self.path}: not enough memory for a pass of {len(array)} images") from None
             raise InputError(
@@ -134,9 +139,9 @@ class OnnxNetwork(FixedNetwork):
         return torch.from_numpy(np.asarray(answers, np.float32).reshape(len(array), -1))
 
     def _run(self, array: NDArray[Any]) -> list[Any]:
-        """The answers, within ``PATIENCE`` if the file has a loop."""
+        """The answers, within ``PATIENCE`` if the file is tried or has a loop."""
         feeds: dict[str, Any] = {self.input.name: array}
-        if not self._timed:
+        if self._ways and not self._timed:
             answers: list[Any] = self._session.run([self._output], feeds)
             return answers
         options = packages(self.path)[1].RunOptions()

@@ -15,8 +15,8 @@ from heatsmooth.errors import require
 KINDS: dict[int, type[np.floating[Any]]] = {1: np.float32, 10: np.float16, 11: np.float64}
 """By the number that ONNX gives to a type of elements."""
 USUAL_CHANNELS = (1, 3)
-MOST = 1_000_000
-"""Largest side, number of channels or of images per pass that a file may state."""
+MOST = 2**26
+"""Most numbers in the input of a pass that a file may state."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class OnnxInput:
             f"{len(dims) if tensor.HasField('shape') else 'unknown'} dimensions; export it with a batch dimension",
         )
         require(
-            max((dim or 1) for dim in dims) <= MOST,
-            f"{path}: expected images of at most {MOST:,} pixels per side, got {shown(dims)}; export it again",
+            math.prod(dim or 1 for dim in dims) <= MOST,
+            f"{path}: expected an input of at most {MOST:,} numbers, got {shown(dims)}; export it for smaller images",
         )
         kind = KINDS[tensor.elem_type]
         if len(dims) == 2:

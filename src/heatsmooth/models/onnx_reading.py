@@ -7,6 +7,7 @@ operators that neither ONNX nor onnxruntime has, are refused.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ ONNX = "onnx"
 """The architecture of a network that is an ONNX file."""
 LARGEST = 2**31 - 1
 """Most bytes of a file: what a protobuf message can hold."""
+MOST_OPERATORS = 1_000_000
+"""Operators that a graph may have."""
 DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"}
 """Whose operators are run: those of ONNX and of onnxruntime."""
 
@@ -101,6 +104,11 @@ def _check_messages(path: Path, model: Any) -> None:
             f"{path}: expected all weights in this one file, got some in another one; join them with "
             "onnx.save(onnx.load(FILE), NEW)",
         )
+    operators = _expanded(model)
+    require(
+        operators is not None and operators <= MOST_OPERATORS,
+        f"{path}: expected functions that expand to at most {MOST_OPERATORS:,} operators, got more; do not trust it",
+    )
     own = {(function.domain, function.name) for function in model.functions}
     for node in _messages(model, "NodeProto"):
         known = node.domain in DOMAINS or (node.domain, node.op_type) in own
@@ -109,6 +117,23 @@ def _check_messages(path: Path, model: Any) -> None:
             known,
             f"{path}: expected operators of ONNX and onnxruntime, got {name}; export it without custom operators",
         )
+
+
+def _expanded(model: Any) -> int | None:
+    """How many operators the graph has after every function is replaced by its content; None if one calls itself."""
+    calls: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for function in model.functions:
+        inside = [(node.domain, node.op_type) for node in _messages(function, "NodeProto")]
+        calls.setdefault((function.domain, function.name), []).extend(inside)
+    sizes: dict[tuple[str, str], int] = {}
+    try:
+        for name in TopologicalSorter(
+            {name: calls.keys() & set(called) for name, called in calls.items()}
+        ).static_order():
+            sizes[name] = min(MOST_OPERATORS + 1, sum(sizes.get(called, 1) for called in calls[name]))
+    except CycleError:
+        return None
+    return sum(sizes.get((node.domain, node.op_type), 1) for node in _messages(model.graph, "NodeProto"))
 
 
 def _messages(message: Any, kind: str) -> Iterator[Any]:

@@ -25,6 +25,8 @@ class FixedNetwork(nn.Module):
 
     kind = "a program"
     remedy = "name its architecture as `model`, and its weights"
+    keeps_its_input = False
+    """Whether a pass never writes to the images, so that they need no copy."""
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
         """No effect: there is no training mode."""
