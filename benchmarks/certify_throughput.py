@@ -109,17 +109,20 @@ def raw_engines(fast: nn.Module, file: Path) -> dict[str, Callable[[Tensor], obj
     def fused(batch: Tensor) -> object:
         return fast(batch.contiguous(memory_format=torch.channels_last))
 
-    passes: dict[str, Callable[[Tensor], object]] = {
+    return {
         "PyTorch, fused": fused,
         "onnxruntime": lambda batch: session.run(["probabilities"], {"images": batch.numpy()}),
     }
+
+
+def openvino_pass(file: Path) -> Callable[[Tensor], object] | None:
+    """One pass of a batch by OpenVINO on one thread, if it is installed."""
     try:
         import openvino
     except ImportError:
-        return passes
-    compiled = openvino.compile_model(file, "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "THROUGHPUT"})
-    passes["OpenVINO"] = lambda batch: compiled([batch.numpy()])
-    return passes
+        return None
+    compiled = openvino.compile_model(file, "CPU", {"INFERENCE_NUM_THREADS": 1})
+    return lambda batch: compiled([batch.numpy()])
 
 
 def cpu_seconds(action: Callable[[], object]) -> float:
@@ -129,39 +132,53 @@ def cpu_seconds(action: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def engines(model: nn.Module, turns: int, samples: int = 600) -> None:
-    """(g): sampling against the raw forward pass of the fastest engine, on one thread, in turns."""
-    from heatsmooth.exporting import export_onnx
-
-    threads, x = torch.get_num_threads(), images(200)
-    torch.set_num_threads(1)
-    fast = for_inference(model, x[:50])
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "model.onnx"
-        export = cpu_seconds(lambda: export_onnx(model, file, x[:1], sigma=SIGMA))
-        raw, exported = raw_engines(fast, file), load(file)
-    ways: dict[str, Callable[[], object]] = {}
-    for engine, sampled in (("PyTorch, fused", fast), ("onnxruntime", exported)):
-        sampler = Sampler(sampled, sigma=SIGMA, classes=10)
-        jobs = lambda: [Job(1, x[0], drawing("estimation", samples))]  # noqa: E731
-        ways[f"sampling by {engine}"] = lambda s=sampler, j=jobs: list(s.run(j()))  # type: ignore[misc]
-    for engine, one_pass in raw.items():
-        for batch in (50, 100, 200):
-            ways[f"raw pass of {engine}, batch {batch}"] = (
-                lambda f=one_pass, b=batch: [  # type: ignore[misc]
-                    f(some) for some in x[:b].repeat(samples // b, 1, 1, 1).split(b)
-                ]
-            )
+def in_turns(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
+    """The processor time of each way in each turn; a first turn warms up."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns + 1):
         for name, action in ways.items():
             spent = cpu_seconds(action)
             if turn > 0:
                 times[name].append(spent)
+    return times
+
+
+def engines(model: nn.Module, turns: int, samples: int = 600) -> None:
+    """(g): sampling against the raw forward pass of the fastest engine, on one thread, in turns.
+
+    OpenVINO is compared with onnxruntime afterwards: its threads would take time from the others.
+    """
+    from heatsmooth.exporting import export_onnx
+
+    threads, x = torch.get_num_threads(), images(200)
+    torch.set_num_threads(1)
+    fast = for_inference(model, x[:50])
+
+    def passes(one_pass: Callable[[Tensor], object], batch: int) -> Callable[[], object]:
+        whole = x[:batch].clone()
+        return lambda: [one_pass(whole) for _ in range(samples // batch)]
+
+    def sampling(sampled: nn.Module) -> Callable[[], object]:
+        sampler = Sampler(sampled, sigma=SIGMA, classes=10)
+        return lambda: list(sampler.run([Job(1, x[0], drawing("estimation", samples))]))
+
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "model.onnx"
+        export = cpu_seconds(lambda: export_onnx(model, file, x[:1], sigma=SIGMA))
+        raw = raw_engines(fast, file)
+        ways = {"sampling by PyTorch, fused": sampling(fast), "sampling by onnxruntime": sampling(load(file))}
+        ways |= {f"raw pass of {engine}, batch {n}": passes(raw[engine], n) for engine in raw for n in (100, 200)}
+        times = in_turns(ways, turns)
+        other = openvino_pass(file)
+        if other is not None:
+            beside = {"onnxruntime": passes(raw["onnxruntime"], 100), "OpenVINO": passes(other, 100)}
+            vino = in_turns(beside, turns)
+            ratio = statistics.median(a / b for a, b in zip(vino["onnxruntime"], vino["OpenVINO"], strict=True))
+            print(f"speed of OpenVINO's raw pass, in units of onnxruntime's: {ratio:.2f}")
     torch.set_num_threads(threads)
     print(f"one thread, processor time, medians of {turns} turns; exporting took {export:.1f} s")
-    for name, spent_each in times.items():
-        print(f"  {name:56} {samples / statistics.median(spent_each):6.0f} samples/s")
+    for name, spent in times.items():
+        print(f"  {name:56} {samples / statistics.median(spent):6.0f} samples/s")
     fastest = min((name for name in ways if name.startswith("raw")), key=lambda name: statistics.median(times[name]))
     for name in (name for name in ways if name.startswith("sampling")):
         share = statistics.median(raw / ours for raw, ours in zip(times[fastest], times[name], strict=True))

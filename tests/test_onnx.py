@@ -252,7 +252,11 @@ def outside(location: str) -> onnx.TensorProto:
 
 
 def loop(path: Path) -> Path:
-    values = {"i": (TensorProto.INT64, []), "c": (TensorProto.BOOL, []), "v": (TensorProto.FLOAT, None)}
+    values: dict[str, tuple[int, Any]] = {
+        "i": (TensorProto.INT64, []),
+        "c": (TensorProto.BOOL, []),
+        "v": (TensorProto.FLOAT, None),
+    }
     inputs = [helper.make_tensor_value_info(name, *kind) for name, kind in values.items()]
     outputs = [helper.make_tensor_value_info(f"{name}2", *values[name]) for name in "cv"]
     body = helper.make_graph([node("Identity", "c", "c2"), node("Identity", "v", "v2")], "body", inputs, outputs)

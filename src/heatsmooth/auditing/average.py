@@ -77,7 +77,7 @@ def audit(
     - ``seed``: of the noise.
     - ``progress``: called with what is done, how far it is, and how far it goes.
     """
-    require(not is_onnx(model), f"{NEEDS_GRADIENTS}; audit_agreement needs no gradients")
+    require(not is_onnx(model), f"{NEEDS_GRADIENTS}, or use audit_agreement")
     work, certified = _started(model, images, settings, seed, progress)
     attacked = _attack_network(work, certified)
     measures = AuditMeasures(
