@@ -1,9 +1,11 @@
 """How close certification comes to the raw forward pass, and how it compares with others, in one run.
 
     python benchmarks/certify_throughput.py [--from RUN] [--n 10000] [--rounds 5]
+    python benchmarks/certify_throughput.py --engines [--from RUN] [--model small]
     python benchmarks/certify_throughput.py --from RUN --adaptive FIXED ADAPTIVE
 
-Without --from the small CIFAR network has random weights: throughput does not depend on them. The second form compares
+Without --from the small CIFAR network has random weights: throughput does not depend on them. The second form measures
+(g) alone. It needs pip install 'heatsmooth[export]', and measures openvino too if it is installed. The third compares
 two finished `heatsmooth certify` runs over the same images, one with --n 10000 and one with --adaptive --radii R,R.
 """
 
@@ -14,6 +16,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +39,10 @@ from heatsmooth.statistics.radii import one_sided_radius
 SIGMA, ALPHA, N0 = 0.25, 0.001, 100
 
 
-def network(source: Path | None) -> nn.Module:
+def network(source: Path | None, name: str = "small") -> nn.Module:
     """The trained network, or one with random weights."""
     torch.manual_seed(0)
-    return build(NetworkSpec("small")).eval() if source is None else load(source)
+    return build(NetworkSpec(name)).eval() if source is None else load(source)
 
 
 def plain_layout(model: nn.Module) -> nn.Module:
@@ -92,6 +95,94 @@ def beside_the_raw_pass(fast: nn.Module, turns: int, samples: int = 4000) -> Non
     best = min((name for name in ways if name != "sampler"), key=lambda name: statistics.median(times[name]))
     share = statistics.median(raw / ours for raw, ours in zip(times[best], times["sampler"], strict=True))
     print(f"(a) of the raw forward pass at its best:          {share:.3f}   (at least 0.9)")
+
+
+def raw_engines(fast: nn.Module, file: Path) -> dict[str, Callable[[Tensor], object]]:
+    """By engine, one pass of a batch on one thread: of the fused network, and of the exported file."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    @torch.inference_mode()
+    def fused(batch: Tensor) -> object:
+        return fast(batch.contiguous(memory_format=torch.channels_last))
+
+    return {
+        "PyTorch, fused": fused,
+        "onnxruntime": lambda batch: session.run(["probabilities"], {"images": batch.numpy()}),
+    }
+
+
+def openvino_pass(file: Path) -> Callable[[Tensor], object] | None:
+    """One pass of a batch by OpenVINO on one thread, if it is installed."""
+    try:
+        import openvino
+    except ImportError:
+        return None
+    compiled = openvino.compile_model(file, "CPU", {"INFERENCE_NUM_THREADS": 1})
+    return lambda batch: compiled([batch.numpy()])
+
+
+def cpu_seconds(action: Callable[[], object]) -> float:
+    """The processor time of this process, which does not depend on what else the machine does."""
+    start = time.process_time()
+    action()
+    return time.process_time() - start
+
+
+def in_turns(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
+    """The processor time of each way in each turn; a first turn warms up."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        for name, action in ways.items():
+            spent = cpu_seconds(action)
+            if turn > 0:
+                times[name].append(spent)
+    return times
+
+
+def engines(model: nn.Module, turns: int, samples: int = 600) -> None:
+    """(g): sampling against the raw forward pass of the fastest engine, on one thread, in turns.
+
+    OpenVINO is compared with onnxruntime afterwards: its threads would take time from the others.
+    """
+    from heatsmooth.exporting import export_onnx
+
+    threads, x = torch.get_num_threads(), images(200)
+    torch.set_num_threads(1)
+    fast = for_inference(model, x[:50])
+
+    def passes(one_pass: Callable[[Tensor], object], batch: int) -> Callable[[], object]:
+        whole = x[:batch].clone()
+        return lambda: [one_pass(whole) for _ in range(samples // batch)]
+
+    def sampling(sampled: nn.Module) -> Callable[[], object]:
+        sampler = Sampler(sampled, sigma=SIGMA, classes=10)
+        return lambda: list(sampler.run([Job(1, x[0], drawing("estimation", samples))]))
+
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "model.onnx"
+        export = cpu_seconds(lambda: export_onnx(model, file, x[:1], sigma=SIGMA))
+        raw = raw_engines(fast, file)
+        ways = {"sampling by PyTorch, fused": sampling(fast), "sampling by onnxruntime": sampling(load(file))}
+        ways |= {f"raw pass of {engine}, batch {n}": passes(raw[engine], n) for engine in raw for n in (100, 200)}
+        times = in_turns(ways, turns)
+        other = openvino_pass(file)
+        if other is not None:
+            beside = {"onnxruntime": passes(raw["onnxruntime"], 100), "OpenVINO": passes(other, 100)}
+            vino = in_turns(beside, turns)
+            ratio = statistics.median(a / b for a, b in zip(vino["onnxruntime"], vino["OpenVINO"], strict=True))
+            print(f"speed of OpenVINO's raw pass, in units of onnxruntime's: {ratio:.2f}")
+    torch.set_num_threads(threads)
+    print(f"one thread, processor time, medians of {turns} turns; exporting took {export:.1f} s")
+    for name, spent in times.items():
+        print(f"  {name:56} {samples / statistics.median(spent):6.0f} samples/s")
+    fastest = min((name for name in ways if name.startswith("raw")), key=lambda name: statistics.median(times[name]))
+    for name in (name for name in ways if name.startswith("sampling")):
+        share = statistics.median(raw / ours for raw, ours in zip(times[fastest], times[name], strict=True))
+        print(f"(g) {name:30} of {fastest}: {share:.3f}   (the faster one at least 0.93)")
 
 
 @torch.inference_mode()
@@ -260,6 +351,8 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--adaptive", nargs=2, type=Path, metavar=("FIXED", "ADAPTIVE"))
+    parser.add_argument("--engines", action="store_true", help="measure (g) alone")
+    parser.add_argument("--model", default="small", help="architecture of random weights, for --engines")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -270,6 +363,9 @@ def main() -> None:
     print(f"commit {facts['commit']}")
     if arguments.adaptive:
         adaptive(*arguments.adaptive)
+        return
+    engines(network(arguments.source, arguments.model), 2 * arguments.rounds)
+    if arguments.engines:
         return
     throughput(arguments)
     memory(arguments)

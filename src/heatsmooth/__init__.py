@@ -9,7 +9,7 @@ from heatsmooth.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from heatsmooth.attacks import Adversarial, GaussianAverage, ddn, pgd
-    from heatsmooth.auditing import audit, audit_proofs
+    from heatsmooth.auditing import audit, audit_agreement, audit_proofs
     from heatsmooth.calibration import Calibration, calibrate
     from heatsmooth.certification.certificates import certify
     from heatsmooth.data import ImageSet, load_images
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "attacks": ("Adversarial", "GaussianAverage", "ddn", "pgd"),
-    "auditing": ("audit", "audit_proofs"),
+    "auditing": ("audit", "audit_agreement", "audit_proofs"),
     "calibration": ("Calibration", "calibrate"),
     "certification.certificates": ("certify",),
     "data": ("ImageSet", "load_images"),
@@ -75,6 +75,7 @@ __all__ = [
     "SmoothMix",
     "__version__",
     "audit",
+    "audit_agreement",
     "audit_proofs",
     "bar",
     "board",

@@ -20,8 +20,11 @@ from heatsmooth.models import (
     count_classes,
     device_of,
     evaluating,
+    is_onnx,
 )
 from heatsmooth.models.inference import folded
+from heatsmooth.models.onnx_file import OnnxNetwork
+from heatsmooth.models.onnx_reading import ONNX
 from heatsmooth.models.program import PROGRAM
 from heatsmooth.progress import Progress, silent
 
@@ -76,6 +79,8 @@ class NetworkFacts:
     independent_of_the_batch: bool
     gradient_to_the_pixels: bool
     can_be_smoothed: bool
+    file_sha256: str | None = None
+    """Of an ONNX file or a program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +138,7 @@ def inspect(network: Classifier, examples: Tensor) -> tuple[NetworkFacts, list[s
     spec = network.spec
     facts = NetworkFacts(
         architecture=spec.architecture,
-        parameters=sum(p.numel() for p in network.parameters()),
+        parameters=parameters_of(network),
         input=tuple(examples.shape[1:]),
         classes=count_classes(network, examples),
         mean=spec.mean or (0.0,),
@@ -145,18 +150,31 @@ def inspect(network: Classifier, examples: Tensor) -> tuple[NetworkFacts, list[s
         deterministic=deterministic,
         independent_of_the_batch=_holds(check_independence, network, examples),
         gradient_to_the_pixels=_holds(check_gradient, network, examples),
-        can_be_smoothed=spec.architecture != PROGRAM,
+        can_be_smoothed=spec.architecture not in (ONNX, PROGRAM),
+        file_sha256=spec.config if spec.architecture in (ONNX, PROGRAM) else None,
     )
     probabilities = bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all())
     without_statistics = facts.batch_norm_with_running_statistics < facts.batch_norm_layers
+    one_at_a_time = isinstance(network.network, OnnxNetwork) and network.network.one_at_a_time
     warnings = {
         "two passes differ: dropout or other randomness is on; certificates will not repeat": not deterministic,
         "answers are probabilities: remove the softmax; smooth and the L-bound expect logits": probabilities,
         "batch norm without running statistics: the class of an image depends on its batch": without_statistics,
         "logits depend on the other images of the batch: certify refuses": not facts.independent_of_the_batch,
-        "no gradient reaches the pixels: attack and audit refuse": not facts.gradient_to_the_pixels,
+        "answers of the file depend on the other images of a batch, so images pass one at a time: use it like this, "
+        "certificates cover nothing else": one_at_a_time,
+        "no gradient reaches the pixels: attack and audit refuse": not facts.gradient_to_the_pixels
+        and not is_onnx(network),
+        "an ONNX file has no gradients: attack refuses, audit attacks nothing": is_onnx(network),
     }
     return facts, [text for text, applies in warnings.items() if applies]
+
+
+def parameters_of(network: Classifier) -> int:
+    """How many numbers the weights of a network have."""
+    if isinstance(network.network, OnnxNetwork):
+        return network.network.weights
+    return sum(p.numel() for p in network.parameters())
 
 
 def _holds(check: Callable[[nn.Module, Tensor], None], network: Classifier, examples: Tensor) -> bool:

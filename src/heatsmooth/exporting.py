@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models import DeterministicRadius, check_independence, count_classes, identify, is_lipschitz
+from heatsmooth.models import DeterministicRadius, check_independence, count_classes, identify, is_lipschitz, is_onnx
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.runs import write_atomically
@@ -142,6 +142,7 @@ def export_onnx(
     ``facts``: further metadata of the file.
     ``progress``: called as the work proceeds.
     """
+    require(not is_onnx(model), "export: expected a PyTorch network, got an ONNX file; it is exported already")
     onnxruntime = _onnxruntime()
     _check_sigma(model, sigma, calibration)
     plain = copy.deepcopy(model).cpu().eval().requires_grad_(False)

@@ -35,9 +35,13 @@ class Identity:
     """(channels, height, width) of the probe images."""
     answers: Answers | None = None
     """A few numbers per probe image, computed from its logits; None if two passes differ (as with active dropout)."""
+    file: str | None = None
+    """SHA-256 of the file that is the network: an ONNX file or a program; None for weights."""
 
     def difference(self, recorded: Self) -> Difference | None:
         """The first difference between this network and the recorded one; None if it is the same."""
+        if None not in (self.file, recorded.file) and self.file != recorded.file:
+            return "file", recorded.file, self.file
         if self.weights != recorded.weights:
             return "weights", recorded.weights, self.weights
         if recorded.architecture is None or self.architecture is None:
@@ -52,7 +56,8 @@ class Identity:
 
     def to_json(self) -> dict[str, object]:
         """As JSON, with a format number."""
-        return {"format": FORMAT, **asdict(self)}
+        facts = asdict(self)
+        return {"format": FORMAT, **{name: facts[name] for name in facts if name != "file" or facts[name] is not None}}
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -68,7 +73,7 @@ class Identity:
             shape = tuple(map(int, value["shape"]))
             if len(shape) != 3 or min(shape) < 1:
                 raise ValueError(f"shape {shape}"[:200])
-            return cls(*known, shape, _finite(value["answers"]))
+            return cls(*known, shape, _finite(value["answers"]), None if "file" not in value else str(value["file"]))
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"expected the identity of a network, got {error}; make the run again") from None
 

@@ -18,11 +18,15 @@ from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.device import exact_float32
-from heatsmooth.models import count_classes, device_of, for_inference
+from heatsmooth.errors import require
+from heatsmooth.models import count_classes, device_of, for_inference, is_onnx
+from heatsmooth.models.onnx_file import NEEDS_GRADIENTS
 from heatsmooth.progress import Progress, silent
+from heatsmooth.results.agreement_audit import AgreementAudit
 from heatsmooth.results.audit import (
     CONFIDENCE,
     Agreement,
+    AgreementMeasures,
     Approximation,
     AuditMeasures,
     AuditResult,
@@ -73,31 +77,40 @@ def audit(
     - ``seed``: of the noise.
     - ``progress``: called with what is done, how far it is, and how far it goes.
     """
-    certificate = Settings(settings.noise_level, n=settings.n, alpha=settings.alpha)
-    examples = images.images(torch.arange(min(4, len(images)))).to(device_of(model))
-    unlabelled = images.without_labels()
-    certificates = Certificates.of(
-        certify_each(model, unlabelled, certificate, Sampling(seed=seed, means=True), progress=progress)
-    )
-    certified = _Certified.of(certificates, images)
-    work = _Work(for_inference(model, examples), unlabelled, settings, seed, progress)
+    require(not is_onnx(model), f"{NEEDS_GRADIENTS}, or use audit_agreement")
+    work, certified = _started(model, images, settings, seed, progress)
     attacked = _attack_network(work, certified)
     measures = AuditMeasures(
-        sigma=settings.noise_level,
-        alpha=settings.alpha,
-        images=len(images),
-        n=settings.n,
-        seed=seed,
-        agreement=Agreement.of(int(certified.agrees.sum()), len(images)),
-        approximation=Approximation(
-            own=_distances(certified.one_pass, certified.average),
-            teacher=None if teacher is None else _distances(certified.one_pass, _mean_probabilities(teacher, work)),
-        ),
+        **vars(_agreement(work, certified, teacher)),
         average_attacks=_attack_average(work, certified),
         network_attacks=_network_attacks(attacked, certified, settings.noise_level),
         lipschitz=_slope_ratio(attacked, settings.noise_level),
     )
     return AuditResult(**vars(measures), verdict=verdict(measures))
+
+
+@exact_float32()
+def audit_agreement(
+    model: nn.Module,
+    images: ImageSet,
+    settings: AuditSettings,
+    *,
+    teacher: nn.Module | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> AgreementAudit:
+    """The part of an audit that needs no gradients, as for an ONNX file: how close one pass is to the average.
+
+    Nothing is attacked. So the verdict is never "holds". The parameters are those of ``audit``.
+    """
+    work, certified = _started(model, images, settings, seed, progress)
+    measures = _agreement(work, certified, teacher)
+    agreement = measures.agreement
+    text = (
+        "Nothing was attacked, because the network has no gradients: audit the one that it was exported from. "
+        f"One pass agrees with the average on {agreement.count} of {agreement.images} images."
+    )
+    return AgreementAudit(**vars(measures), verdict=Verdict(kind=VerdictKind.CAUTION, text=text))
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,37 @@ class _Certified:
     def agrees(self) -> NDArray[np.bool_]:
         """Where one pass has the class of the average."""
         return np.asarray(self.one_pass.argmax(1) == self.classes)
+
+
+def _started(
+    model: nn.Module, images: ImageSet, settings: AuditSettings, seed: int, progress: Progress
+) -> tuple[_Work, _Certified]:
+    """The certificates of the images, and the network in its fastest form."""
+    certificate = Settings(settings.noise_level, n=settings.n, alpha=settings.alpha)
+    examples = images.images(torch.arange(min(4, len(images)))).to(device_of(model))
+    unlabelled = images.without_labels()
+    certificates = Certificates.of(
+        certify_each(model, unlabelled, certificate, Sampling(seed=seed, means=True), progress=progress)
+    )
+    work = _Work(for_inference(model, examples), unlabelled, settings, seed, progress)
+    return work, _Certified.of(certificates, images)
+
+
+def _agreement(work: _Work, certified: _Certified, teacher: nn.Module | None) -> AgreementMeasures:
+    """How often one pass has the class of the average, and how far their probabilities are apart."""
+    settings, one_pass = work.settings, certified.one_pass
+    return AgreementMeasures(
+        sigma=settings.noise_level,
+        alpha=settings.alpha,
+        images=len(work.images),
+        n=settings.n,
+        seed=work.seed,
+        agreement=Agreement.of(int(certified.agrees.sum()), len(work.images)),
+        approximation=Approximation(
+            own=_distances(one_pass, certified.average),
+            teacher=None if teacher is None else _distances(one_pass, _mean_probabilities(teacher, work)),
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from heatsmooth.commands.inputs import Computing, Images, Network
 from heatsmooth.commands.options import grouped
 from heatsmooth.errors import InputError
 from heatsmooth.progress import Progress, silent
-from heatsmooth.results.audit import NEEDS_NOISE, AuditResult, AuditSettings
+from heatsmooth.results.agreement_audit import AgreementAudit
+from heatsmooth.results.audit import NEEDS_NOISE, AgreementMeasures, AuditResult, AuditSettings
 from heatsmooth.results.proof_audit import ProofAudit
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ class AuditSummary(AuditResult):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgreementSummary(AgreementAudit):
+    """The result of an audit without attacks, and where it is."""
+
+    command: str = "audit"
+    out: str
+    left_out: tuple[str, ...] | None = None
+    """Images that could not be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProofAuditSummary(ProofAudit):
     """The result of an audit of deterministic radii, and where it is."""
 
@@ -39,11 +50,14 @@ class ProofAuditSummary(ProofAudit):
     """Images that could not be read."""
 
 
+AnySummary = AuditSummary | AgreementSummary | ProofAuditSummary
+
+
 @dataclass(frozen=True, kw_only=True)
 class Audit(Command):
     """Test whether the certificates of a network hold, and whether they carry over to it in one pass.
 
-    Without --sigma: attack a network made by distill inside its deterministic radii.
+    Without --sigma: attack a network made by distill inside its deterministic radii. An ONNX file is not attacked.
 
     Example: heatsmooth audit --data fashion-mini --from runs/smoothed --sigma 0.25 --images 200 --out runs/audited
     """
@@ -59,13 +73,13 @@ class Audit(Command):
     """Architecture of the teacher, if it needs another --model."""
     computing: Computing = field(default=Computing(), metadata=grouped("Running"))
 
-    def run(self, progress: Progress = silent) -> AuditSummary | ProofAuditSummary | None:
+    def run(self, progress: Progress = silent) -> AnySummary | None:
         """Audit the network on these images into ``out``/audit.json; None in a process that follows."""
         from heatsmooth.commands.sharing import by_the_leader
 
         return by_the_leader(self.computing.device, lambda: self._audited(progress))
 
-    def _audited(self, progress: Progress) -> AuditSummary | ProofAuditSummary:
+    def _audited(self, progress: Progress) -> AnySummary:
         from heatsmooth.device import accelerator
         from heatsmooth.identity import network_settings
         from heatsmooth.models import identify
@@ -91,10 +105,9 @@ class Audit(Command):
                 self._result(model, images, teacher, progress).write(self.out)
                 run.update(status="done", model_hash=identity["model"])
             result = read_audit(self.out)
-        summary: Any = ProofAuditSummary if isinstance(result, ProofAudit) else AuditSummary
-        summarised: AuditSummary | ProofAuditSummary = summary(
-            **vars(result), out=str(self.out), left_out=images.left_out or None
-        )
+        kinds: dict[type, Any] = {ProofAudit: ProofAuditSummary, AgreementAudit: AgreementSummary}
+        summary = kinds.get(type(result), AuditSummary)
+        summarised: AnySummary = summary(**vars(result), out=str(self.out), left_out=images.left_out or None)
         return summarised
 
     def _check(self, model: "Classifier") -> None:
@@ -114,12 +127,15 @@ class Audit(Command):
 
     def _result(
         self, model: "Classifier", images: "ImageSet", teacher: "torch.nn.Module | None", progress: Progress
-    ) -> AuditResult | ProofAudit:
-        from heatsmooth.auditing import audit, audit_proofs
+    ) -> AuditResult | AgreementAudit | ProofAudit:
+        from heatsmooth.auditing import audit, audit_agreement, audit_proofs
+        from heatsmooth.models import is_onnx
 
         seed = self.computing.seed
         if self.settings.sigma is None:
             return audit_proofs(model, images, self.settings, seed=seed, progress=progress)
+        if is_onnx(model):
+            return audit_agreement(model, images, self.settings, teacher=teacher, seed=seed, progress=progress)
         return audit(model, images, self.settings, teacher=teacher, seed=seed, progress=progress)
 
     def _loaded_teacher(self, source: Path, images: "ImageSet") -> "Classifier":
@@ -136,7 +152,8 @@ class Audit(Command):
         if isinstance(result, ProofAudit):
             show_table(_proof_rows(result), f"{result.images} images, deterministic radii of the network")
         else:
-            show_table(_rows(result), f"{result.images} images, σ={result.sigma:g}, n={result.n}")
+            rows = _agreement_rows(result) if isinstance(result, AgreementAudit) else _rows(result)
+            show_table(rows, f"{result.images} images, σ={result.sigma:g}, n={result.n}")
         print(f"{result.verdict.kind.upper()}. {result.verdict.text}")
 
 
@@ -147,10 +164,13 @@ def teacher_network(source: Path, network: Network, model: str | None = None) ->
     """
     from heatsmooth.models import recorded_spec
     from heatsmooth.models.checkpoint import CALLABLE
+    from heatsmooth.models.onnx_reading import ONNX
 
     if CALLABLE.fullmatch(str(source)):
         return Network(source=source)
     spec = recorded_spec(source)
+    if spec is not None and spec.architecture == ONNX and not source.is_dir():
+        return replace(network, source=source, model=None)
     if spec is None:
         return replace(network, source=source, model=model or network.model)
     return Network(source=source, model=model or (network.code if network.code == spec.architecture else None))
@@ -165,20 +185,32 @@ def _rows(result: AuditResult) -> list[dict[str, str]]:
         ("network broken inside its L-bound", l_bound.broken, l_bound.attacked),
         ("network broken inside the average's radius", radius.broken, radius.attacked),
     ]
-    rows = [
-        {"finding": name, "images": f"{count} of {of}", "value": f"{count / max(of, 1):.1%}"}
-        for name, count, of in counts
-    ]
-    approximation = result.approximation
+    rows = [*map(_count_row, counts), *_distance_rows(result)]
+    survived = f"share of the radius that {survives.share:.0%} survive (empirical)"
+    rows.append({"finding": survived, "images": str(survives.images), "value": f"{survives.fraction:.3f}"})
+    ratio = f"{result.lipschitz.ratio:.2f}"
+    return [*rows, {"finding": "steepest slope / assumed by the L-bound", "images": "", "value": ratio}]
+
+
+def _agreement_rows(result: AgreementAudit) -> list[dict[str, str]]:
+    agreement = result.agreement
+    row = _count_row(("one pass agrees with the average", agreement.count, agreement.images))
+    return [row, *_distance_rows(result)]
+
+
+def _count_row(counted: tuple[str, int, int]) -> dict[str, str]:
+    name, count, of = counted
+    return {"finding": name, "images": f"{count} of {of}", "value": f"{count / max(of, 1):.1%}"}
+
+
+def _distance_rows(result: AgreementMeasures) -> list[dict[str, str]]:
+    rows, approximation = [], result.approximation
     for whose, distances in (("its own average", approximation.own), ("the teacher's average", approximation.teacher)):
         if distances is not None:
             interval = distances.interval
             ends = "–" if interval is None else f"{interval[0]:.3f}, {interval[1]:.3f}"
             rows.append({"finding": f"distance to {whose}", "images": "", "value": f"{distances.mean:.3f} [{ends}]"})
-    survived = f"share of the radius that {survives.share:.0%} survive (empirical)"
-    rows.append({"finding": survived, "images": str(survives.images), "value": f"{survives.fraction:.3f}"})
-    ratio = f"{result.lipschitz.ratio:.2f}"
-    return [*rows, {"finding": "steepest slope / assumed by the L-bound", "images": "", "value": ratio}]
+    return rows
 
 
 def _proof_rows(result: ProofAudit) -> list[dict[str, str]]:

@@ -61,7 +61,7 @@ class Calibrate(Command):
         from heatsmooth.data.images import size_of
         from heatsmooth.errors import InputError
         from heatsmooth.identity import network_settings
-        from heatsmooth.models import identify, save
+        from heatsmooth.models import identify, is_onnx, save, save_onnx
         from heatsmooth.models.checkpoint import WEIGHTS_FILE
         from heatsmooth.results.certificates import Certificates
         from heatsmooth.runs import Run, write_json
@@ -95,7 +95,10 @@ class Calibrate(Command):
             "seed": self.seed,
         }
         with Run(self.out, "calibrate", settings) as run:
-            save(model, self.out / WEIGHTS_FILE)
+            if is_onnx(model):
+                save_onnx(model, self.out)
+            else:
+                save(model, self.out / WEIGHTS_FILE)
             write_json(self.out / CALIBRATION_FILE, calibration.to_json())
             run.update(status="done", model_hash=identity.weights)
         return CalibrationSummary(

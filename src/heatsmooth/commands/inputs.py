@@ -23,8 +23,8 @@ class Network:
     """Which network, and what the person says about it."""
 
     source: Path = field(metadata={"flag": "--from"})
-    """A run directory, weights, hf:, timm: or torchvision:NAME, or module:callable. Weights without a record need
-    --model."""
+    """A run directory, weights, an ONNX file, hf:, timm: or torchvision:NAME, or module:callable. Weights without a
+    record need --model."""
     model: str | None = field(default=None, metadata=NETWORK)
     """Architecture: small, resnet20, …, package.module:callable, hf:, timm: or torchvision:NAME, or program. A program
     is a TorchScript or .pt2 file."""

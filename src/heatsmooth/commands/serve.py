@@ -81,6 +81,8 @@ class Serve(Command):
         from heatsmooth.data.folder import USUAL_SIZE
         from heatsmooth.data.images import height_and_width
         from heatsmooth.device import accelerator
+        from heatsmooth.models import is_onnx
+        from heatsmooth.models.onnx_file import NEEDS_GRADIENTS
         from heatsmooth.serving import ServedNetwork
 
         names = None if self.class_names is None else _lines(self.class_names)
@@ -89,6 +91,7 @@ class Serve(Command):
         names = names or (None if examples is None else examples.class_names)
         classes = self.network.classes or (10 if names is None else len(names))
         model = replace(self.network, classes=classes).load(examples).to(accelerator(self.device).device)
+        require(not is_onnx(model), f"serve: {NEEDS_GRADIENTS}")
         usual = USUAL_SIZE if examples is None else examples.size
         return examples, ServedNetwork(
             model,

@@ -23,6 +23,7 @@ from heatsmooth.models.inference import (
     images_of_a_pass,
 )
 from heatsmooth.models.lipschitz_bounds import DeterministicRadius, is_lipschitz, refuse_lipschitz
+from heatsmooth.models.onnx_file import is_onnx, save_onnx
 from heatsmooth.models.probes import identify, is_known_as
 from heatsmooth.models.resnet import ResNet
 from heatsmooth.models.spec import NetworkSpec
@@ -50,6 +51,7 @@ __all__ = [
     "images_of_a_pass",
     "is_known_as",
     "is_lipschitz",
+    "is_onnx",
     "load",
     "load_state",
     "model_hash",
@@ -58,5 +60,6 @@ __all__ = [
     "recorded_spec",
     "refuse_lipschitz",
     "save",
+    "save_onnx",
     "serialise",
 ]

@@ -24,6 +24,7 @@ from heatsmooth.models.architectures import ARCHITECTURES
 from heatsmooth.models.archives import DAMAGED, check_archive, tensors_only
 from heatsmooth.models.classifier import Classifier, build, channels_last, channels_of, denoised
 from heatsmooth.models.denoisers import BUILT_IN, JOINED
+from heatsmooth.models.onnx_file import load_onnx, onnx_source, onnx_spec
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
 from heatsmooth.models.published import published
 from heatsmooth.models.spec import NetworkSpec, Normalisation, completed
@@ -126,7 +127,8 @@ def load(
 ) -> Classifier:
     """The classifier of a run directory, a file, a library or ``package.module:callable``, in evaluation mode.
 
-    Libraries are named as ``hf:NAME``, ``timm:NAME`` and ``torchvision:NAME``.
+    Libraries are named as ``hf:NAME``, ``timm:NAME`` and ``torchvision:NAME``. An ONNX file (``.onnx``) of any
+    framework is run by onnxruntime: it can be certified and calibrated, but has no gradients.
     Weights are loaded strictly: every tensor must fit. Code runs only if ``source`` or ``model`` names it.
 
     ``source``: files of heatsmooth and transformers state their architecture; other files of weights need ``model``.
@@ -148,6 +150,8 @@ def load(
         return load(folder, model=model, classes=classes, channels=channels, mean=mean, std=std)
     if (library := _of_library(source, model, normalisation)) is not None:
         return channels_last(Classifier(*library)).eval()
+    if (file := onnx_source(source)) is not None:
+        return load_onnx(file, model=model, normalisation=normalisation, channels=channels)
     if model == PROGRAM:
         program, spec = load_program(source)
         return _with_channels(channels, Classifier(program, spec.normalised(normalisation)))
@@ -252,6 +256,8 @@ def recorded_spec(source: Path, model: str | None = None) -> NetworkSpec | None:
         source, name = folder, None
     if name is not None:
         return hub.hub_spec(name)
+    if (file := onnx_source(source)) is not None:
+        return onnx_spec(file)
     path = source / WEIGHTS_FILE if source.is_dir() else source
     if path.suffix != ".safetensors" or not path.is_file():
         return None

@@ -18,7 +18,7 @@ from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.models import hub, zoo
 from heatsmooth.models.architectures import ARCHITECTURES, built_in
 from heatsmooth.models.denoisers import BUILT_IN, JOINED, Denoised
-from heatsmooth.models.program import refuse_program
+from heatsmooth.models.program import FixedNetwork, refuse_program
 from heatsmooth.models.spec import NetworkSpec
 
 
@@ -52,6 +52,8 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std or (1.0,)).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
+        if not self.spec.mean and isinstance(self.network, FixedNetwork) and self.network.keeps_its_input:
+            return logits_of(self.network(images))
         return logits_of(self.network((images - self.mean) / self.std))
 
 
@@ -200,6 +202,8 @@ def logits_for(model: nn.Module, images: Tensor) -> Tensor:
     try:
         with evaluating(model), torch.inference_mode():
             logits = model(images)
+    except InputError:
+        raise
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise InputError(
             f"expected a network that takes images of {'×'.join(map(str, shape))}, "

@@ -12,6 +12,7 @@ from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models.classifier import Classifier, count_classes, device_of
 from heatsmooth.models.fusion import fuse
+from heatsmooth.models.onnx_file import is_onnx
 
 TOLERANCE = 1e-4
 """Largest difference of logits between a network and its faster form, relative to the largest logit."""
@@ -54,6 +55,7 @@ def for_inference(model: nn.Module, examples: Tensor, *, compiled: bool = False)
     faster, _ = folded(plain, examples)
     if not compiled:
         return _fused(faster, examples)
+    require(not is_onnx(model), "`compiled`: expected a PyTorch network, got an ONNX file; leave it out")
     fastest = torch.compile(faster)
     assert isinstance(fastest, nn.Module)
     require(
@@ -133,7 +135,7 @@ def folded(model: nn.Module, examples: Tensor) -> tuple[nn.Module, int]:
 
 def _fused(model: nn.Module, examples: Tensor) -> nn.Module:
     """``model`` with padding and activations fused with their convolutions, see ``fusion``; unchanged if that fails."""
-    if examples.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if examples.device.type != "cpu" or not torch.backends.mkldnn.is_available() or is_onnx(model):
         return model
     twin = copy.deepcopy(model)
     try:

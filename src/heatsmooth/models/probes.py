@@ -16,6 +16,8 @@ from heatsmooth.identity import Identity
 from heatsmooth.models import hub
 from heatsmooth.models.checkpoint import model_hash
 from heatsmooth.models.classifier import device_of, evaluating, logits_for
+from heatsmooth.models.onnx_reading import ONNX
+from heatsmooth.models.program import PROGRAM
 from heatsmooth.models.spec import NetworkSpec
 
 PROBES, NUMBERS = 4, 8
@@ -23,6 +25,8 @@ PROBES, NUMBERS = 4, 8
 COARSE, NOISE = 4, 0.3
 """Images are smooth, interpolated from this many points per side; the second half has this share of noise."""
 DIGITS = 7
+FILES = (ONNX, PROGRAM)
+"""Architectures whose network is one file."""
 NOT_A_NUMBER, INFINITE = 750.0, 1000.0
 """Replacements for logits that are not finite; log(1 + x) is below 710 for every finite number."""
 
@@ -35,7 +39,7 @@ def identify(model: nn.Module, shape: Sequence[int]) -> Identity:
     images = probe_images(shape).to(device_of(model))
     with evaluating(model), torch.random.fork_rng(_devices(images)):
         once, again = (_answers(logits_for(model, images)) for _ in range(2))
-    identity = Identity(model_hash(model), _architecture(model), tuple(shape), once)
+    identity = Identity(model_hash(model), _architecture(model), tuple(shape), once, _file(model))
     stable = identity.difference(replace(identity, answers=again)) is None
     return identity if stable else replace(identity, answers=None)
 
@@ -81,6 +85,12 @@ def _architecture(model: nn.Module) -> str:
     if not isinstance(spec, NetworkSpec):
         return f"{type(model).__module__}.{type(model).__qualname__}"
     return hub.PREFIX.rstrip(":") if spec.architecture.startswith(hub.PREFIX) else spec.architecture
+
+
+def _file(model: nn.Module) -> str | None:
+    """The SHA-256 of the file that is the network, where the spec holds it."""
+    spec = getattr(model, "spec", None)
+    return spec.config if isinstance(spec, NetworkSpec) and spec.architecture in FILES else None
 
 
 def _devices(images: Tensor) -> list[torch.device]:

@@ -7,7 +7,7 @@ import pickle
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,24 @@ from heatsmooth.runs import sha256
 PROGRAM = "program"
 
 
-class Program(nn.Module):
+class FixedNetwork(nn.Module):
+    """A network that is only evaluated: it has no training mode, and a copy is the network itself."""
+
+    kind = "a program"
+    remedy = "name its architecture as `model`, and its weights"
+    keeps_its_input = False
+    """Whether a pass never writes to the images, so that they need no copy."""
+
+    def train(self, mode: bool = True) -> Self:  # noqa: ARG002
+        """No effect: there is no training mode."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The network itself, because it never changes."""
+        return self
+
+
+class Program(FixedNetwork):
     """A program as a module that is always in evaluation mode."""
 
     def __init__(self, program: nn.Module) -> None:
@@ -31,26 +48,17 @@ class Program(nn.Module):
         for module in self.modules():
             module.training = False
 
-    def train(self, mode: bool = True) -> "Program":  # noqa: ARG002
-        """No effect: a program has no training mode."""
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Program":
-        """The program itself, because its weights never change."""
-        return self
-
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.program(images)
         return logits
 
 
 def refuse_program(model: nn.Module) -> None:
-    """Refuse to train or save a program, because its architecture is not known."""
-    require(
-        not any(isinstance(module, (Program, torch.jit.ScriptModule)) for module in model.modules()),
-        "expected a network that can be trained and saved, got a program; name its architecture as `model`, "
-        "and its weights",
-    )
+    """Refuse to train, save or export a network that is only evaluated, because its architecture is not known."""
+    fixed = next((m for m in model.modules() if isinstance(m, (FixedNetwork, torch.jit.ScriptModule))), None)
+    if fixed is not None:
+        of = fixed if isinstance(fixed, FixedNetwork) else FixedNetwork
+        raise InputError(f"expected a network that can be trained and saved, got {of.kind}; {of.remedy}")
 
 
 def load_program(path: Path) -> tuple[Program, NetworkSpec]:

@@ -20,7 +20,8 @@ class NetworkSpec:
     """Everything, apart from the weights, that is needed to build a classifier."""
 
     architecture: str
-    """A built-in name, ``package.module:callable``, ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME`` or ``program``."""
+    """A built-in name, ``package.module:callable``, ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME``,
+    ``onnx`` or ``program``."""
     classes: int = 10
     channels: int = 3
     mean: tuple[float, ...] = ()
@@ -28,7 +29,7 @@ class NetworkSpec:
     size: int | tuple[int, int] | None = None
     """Size of the images it was trained on, if known: the side of squares, or (height, width)."""
     config: str | None = None
-    """For ``hf:NAME``, the configuration as JSON; for a program, the hash of its file."""
+    """For ``hf:NAME``, the configuration as JSON; for a program or an ONNX file, the SHA-256 of the file."""
 
     def normalised(self, normalisation: Normalisation | None) -> "NetworkSpec":
         """The same network with this normalisation; unchanged for None."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from heatsmooth.reporting.certificate_tables import DETERMINISTIC, STATISTICAL
 from heatsmooth.reporting.collection import AuditedModel, AuditedProofs, Collection
 from heatsmooth.reporting.formats import count_text, one_line, percent, share_text
+from heatsmooth.results.agreement_audit import AgreementAudit
 from heatsmooth.results.audit import Agreement, AverageAttacks, Broken
 from heatsmooth.table import Column, Table
 
@@ -48,6 +49,26 @@ def audit_table(collection: Collection) -> Table | None:
     )
     note = "Counts and shares of attacks and images. The radii are in the tables above."
     return Table.of("Audit", columns, collection.audits).noted("audit", note)
+
+
+def agreement_table(collection: Collection) -> Table | None:
+    """Audits without attacks side by side: how close one pass is to the average."""
+    if not collection.agreement_audits:
+        return None
+
+    def teacher(item: tuple[str, str | None, AgreementAudit]) -> float | None:
+        distances = item[2].approximation.teacher
+        return None if distances is None else distances.mean
+
+    columns = (
+        Column("Model", lambda item: collection.model_name(item[1], item[0]), words=True),
+        Column("Images", lambda item: item[2].images, count_text),
+        Column("One pass agrees with average", lambda item: item[2].agreement.share, percent),
+        Column("Distance to own average", lambda item: item[2].approximation.own.mean, share_text, "mean"),
+        Column("Distance to teacher's average", teacher, share_text, "mean"),
+    )
+    note = "These networks have no gradients, so nothing was attacked. The radii are in the tables above."
+    return Table.of("Audit without attacks", columns, collection.agreement_audits).noted("agreement", note)
 
 
 def proof_audit_table(collection: Collection) -> Table | None:

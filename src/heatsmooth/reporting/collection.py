@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from heatsmooth.certification.radii import largest_radius
 from heatsmooth.certification.settings import Settings
 from heatsmooth.reporting.formats import one_line, plain
+from heatsmooth.results.agreement_audit import AgreementAudit
 from heatsmooth.results.attacks import AttackResults
 from heatsmooth.results.audit import AuditResult
 from heatsmooth.results.certificates import Certificates
@@ -286,6 +287,8 @@ class Collection:
     galleries: list[Gallery] = field(default_factory=list)
     audits: list[AuditedModel] = field(default_factory=list)
     proof_audits: list[AuditedProofs] = field(default_factory=list)
+    agreement_audits: list[tuple[str, str | None, AgreementAudit]] = field(default_factory=list)
+    """Audits without attacks: the name of the run, the hash of the model, and the result."""
     timings: list[tuple[str, Timing]] = field(default_factory=list)
     comparisons: list[tuple[str, Comparison]] = field(default_factory=list)
     frontiers: list[tuple[str, FrontierResult]] = field(default_factory=list)

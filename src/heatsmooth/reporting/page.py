@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heatsmooth.errors import InputError, require
 from heatsmooth.reporting.attack_tables import attacks_table, distance_table
-from heatsmooth.reporting.audits import audit_table, proof_audit_table
+from heatsmooth.reporting.audits import agreement_table, audit_table, proof_audit_table
 from heatsmooth.reporting.certificate_tables import (
     accuracy_table,
     calibrated_table,
@@ -125,7 +125,7 @@ def _result(collection: Collection, sections: list[Section], file: ReportFile) -
         trainings=len(collection.trainings),
         certifications=len(collection.certifications),
         attacks=len(collection.attacks),
-        audits=len(collection.audits) + len(collection.proof_audits),
+        audits=len(collection.audits) + len(collection.agreement_audits) + len(collection.proof_audits),
         predictions=len(collection.predictions),
         comparisons=len(collection.comparisons),
         images=sum(len(item.claims) for item in collection.certifications),
@@ -201,9 +201,12 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
             "audit",
             "Audit",
             "Do the certificates of the average also hold for the network in one pass?"
-            if collection.audits
+            if collection.audits or collection.agreement_audits
             else "Do attacks find anything against the deterministic radii?",
-            tables=[*(audits if several_audits else []), *_present(proof_audit_table(collection))],
+            tables=[
+                *(audits if several_audits else []),
+                *_present(agreement_table(collection), proof_audit_table(collection)),
+            ],
             only_files=[] if several_audits else audits,
             always=bool(collection.audits),
         ),
@@ -262,7 +265,7 @@ def _absent(collection: Collection) -> list[tuple[str, str]]:
         (collection.trainings, "Comparison of methods, training curves", smooth),
         (collection.timings, "Inference time", "heatsmooth compare RECIPE --out DIR"),
         (
-            collection.audits or collection.proof_audits,
+            collection.audits or collection.agreement_audits or collection.proof_audits,
             "Audit",
             "heatsmooth audit --data D --from RUN --sigma 0.25 --out DIR",
         ),

@@ -25,6 +25,7 @@ from heatsmooth.reporting.collection import (
 )
 from heatsmooth.reporting.formats import one_line
 from heatsmooth.reporting.gallery import read_gallery
+from heatsmooth.results.agreement_audit import AgreementAudit
 from heatsmooth.results.attacks import AttackResults
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.comparison import COMPARISON_FILE, TIMING_FILE, Comparison, Timing
@@ -200,6 +201,8 @@ def _read_run(source: Source, collection: Collection) -> None:
             audit = read_audit(run.path)
             if isinstance(audit, ProofAudit):
                 collection.proof_audits.append(AuditedProofs(run.name, info.network, audit))
+            elif isinstance(audit, AgreementAudit):
+                collection.agreement_audits.append((run.name, info.network, audit))
             else:
                 collection.audits.append(AuditedModel(run.name, info.network, audit))
 

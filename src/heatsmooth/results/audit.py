@@ -163,8 +163,8 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditMeasures:
-    """What an audit measured."""
+class AgreementMeasures:
+    """What an audit measured without attacks: how close one pass is to the average."""
 
     sigma: Positive
     alpha: Share
@@ -174,6 +174,12 @@ class AuditMeasures:
     seed: int
     agreement: Agreement
     approximation: Approximation
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditMeasures(AgreementMeasures):
+    """What an audit measured."""
+
     average_attacks: AverageAttacks
     network_attacks: NetworkAttacks
     lipschitz: Slope

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from heatsmooth.results.agreement_audit import AGREEMENT, AgreementAudit
 from heatsmooth.results.audit import AUDIT_FILE, AuditResult, Broken, Verdict
 from heatsmooth.results.guarantees import BasisKind, Subject
 from heatsmooth.results.schema import Finite, Format, Real, Whole, from_json, to_json
@@ -51,10 +52,12 @@ class ProofAudit(ProofAuditMeasures):
         write_json(directory / AUDIT_FILE, to_json(self))
 
 
-def read_audit(directory: Path) -> AuditResult | ProofAudit:
-    """The audit of a run directory, of either kind: that of deterministic radii states its basis."""
+def read_audit(directory: Path) -> AuditResult | AgreementAudit | ProofAudit:
+    """The audit of a run directory, of any kind: that of deterministic radii states its basis."""
     file = directory / AUDIT_FILE
     value = read_json(file)
+    if value.get("audited") == AGREEMENT:
+        return from_json(AgreementAudit, value, f"{file}: expected an audit", "audit again")
     if value.get("basis") != BasisKind.DETERMINISTIC:
         return AuditResult.read(directory)
     return from_json(ProofAudit, value, f"{file}: expected an audit", "audit again")
