@@ -50,13 +50,11 @@ def one_pass_class(probabilities: Tensor) -> int | None:
     return int(probabilities.argmax()) if bool(probabilities.isfinite().all()) else None
 
 
-def claims_under_attack(
-    model: nn.Module, images: Tensor, calibration: AttackCalibration
-) -> tuple[Claims, list[int]]:
+def claims_under_attack(model: nn.Module, images: Tensor, calibration: AttackCalibration) -> tuple[Claims, list[int]]:
     """Class and radius of each image from noisy passes, with the guarantee of ``calibration``; and the seeds.
 
-    Every call draws fresh secret noise, so it may give another answer for the same image. The guarantee is for the first
-    answer about an image, not for the best of several. The seeds may be published with the answers: with
+    Every call draws fresh secret noise, so it may give another answer for the same image. The guarantee is for the
+    first answer about an image, not for the best of several. The seeds may be published with the answers: with
     ``certification.noisy_passes.seeded_passes`` and ``calibration.claims``, everybody can repeat them.
 
     ``model``: the calibrated network, in evaluation mode. ``images``: (images, channels, height, width) in [0, 1].
@@ -79,8 +77,8 @@ def predict(
 
     ``model``: as ``heatsmooth.load`` gives it. ``settings``: the noise of the L-bound, and how many samples find the
     class of the average. ``image_size``: of the centre crop; None: that which the network records, or the usual one.
-    ``calibration``: of this network, for calibrated one-pass radii, or for radii that hold under attack. The latter take
-    further passes, with fresh secret noise.
+    ``calibration``: of this network, for calibrated one-pass radii, or for radii that hold under attack. The latter
+    take further passes, with fresh secret noise.
 
     Files are read, evaluated and dropped a few at a time. The prediction of a file does not depend, but for rounding,
     on the other files.

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from heatsmooth.under_attack import AttackCalibration
 
 
-
 class Recorded(TypedDict):
     """What a calibration records beside its radii."""
 
@@ -40,7 +39,8 @@ class Attack:
     passes: int = 1
     """Noisy passes per new image; more than half of them must agree. More passes keep more of the radius."""
     noise: float | None = None
-    """Standard deviation of the noise of these passes (default: that of the certificates)."""
+    """Standard deviation of the noise of these passes (default: ρ, but at least a quarter of the noise of the average
+    and at most that)."""
     noise_samples: int = 1000
     """Noisy passes per calibration image."""
     data: str | None = None
@@ -103,6 +103,7 @@ class Calibrate(Command):
         return by_the_leader(self.attack.device, lambda: self._calibrated(progress))
 
     def _calibrated(self, progress: Progress) -> CalibrationSummary:
+        from heatsmooth.calibration import Calibration
         from heatsmooth.commands.calibrated import ATTACK_FILE, CALIBRATION_FILE
         from heatsmooth.commands.certified import CertifiedRun
         from heatsmooth.data.images import size_of
@@ -125,7 +126,7 @@ class Calibrate(Command):
                 f"({theirs!r}); certify it first"
             )
         calibration = self._radius(model, identity, certified, progress)
-        attacked = self.attack.under_attack is not None
+        attacked = not isinstance(calibration, Calibration)
         settings = {
             **network_settings(model=identity),
             "certificate": certified.info.settings["certificate"],
@@ -145,7 +146,7 @@ class Calibrate(Command):
             subject=calibration.subject,
             basis=str(calibration.basis),
             largest_radius=round_down(max((radius for _, radius in calibration.steps), default=0.0), 4),
-            held_out=self._held_out(model, calibration, certified),
+            held_out=self._coverage(model, calibration, certified) if isinstance(calibration, Calibration) else None,
             rho=self.attack.under_attack,
             passes=self.attack.passes if attacked else None,
         )
@@ -157,8 +158,9 @@ class Calibrate(Command):
         from heatsmooth.calibration import calibrate
         from heatsmooth.certification.noisy_passes import noisy_passes
         from heatsmooth.device import accelerator
+        from heatsmooth.errors import require
         from heatsmooth.results.certificates import Certificates
-        from heatsmooth.under_attack import calibrate_under_attack
+        from heatsmooth.under_attack import calibrate_under_attack, check_attack, usual_noise
 
         certificates = Certificates.of(certified.certificates())
         about = Recorded(
@@ -170,10 +172,13 @@ class Calibrate(Command):
         rho = self.attack.under_attack
         if rho is None:
             return calibrate(certificates, epsilon=self.epsilon, **about)
+        require(self.held_out is None, "`held_out`: expected none beside `under_attack`, got one; leave it out")
+        noise = usual_noise(rho, certificates.sigma) if self.attack.noise is None else self.attack.noise
+        check_attack(rho, noise, self.attack.passes, self.attack.noise_samples)
         passes = noisy_passes(
             copy.deepcopy(model).to(accelerator(self.attack.device).device),
             self._images(certified, certificates.indices.tolist(), progress),
-            noise=certificates.sigma if self.attack.noise is None else self.attack.noise,
+            noise=noise,
             count=self.attack.noise_samples,
             seed=self.seed,
             progress=progress,
@@ -209,29 +214,16 @@ class Calibrate(Command):
         )
         return same
 
-    def _held_out(
-        self, model: "Classifier", calibration: "Calibration | AttackCalibration", certified: "CertifiedRun"
-    ) -> Coverage | None:
-        """The coverage of the held-out images, if there are some."""
-        from heatsmooth.calibration import Calibration
-        from heatsmooth.errors import InputError
-
-        if self.held_out is None:
-            return None
-        if isinstance(calibration, Calibration):
-            return self._coverage(self.held_out, model, calibration, certified)
-        raise InputError("`held_out`: expected none beside `under_attack`, got one; leave it out")
-
-    def _coverage(
-        self, held_out: Path, model: "Classifier", calibration: "Calibration", certified: "CertifiedRun"
-    ) -> Coverage:
-        """The coverage on the held-out images that were not calibrated on."""
+    def _coverage(self, model: "Classifier", calibration: "Calibration", certified: "CertifiedRun") -> Coverage | None:
+        """The coverage on the held-out images that were not calibrated on, if there are held-out images."""
         from heatsmooth.calibration import coverage
         from heatsmooth.commands.certified import CertifiedRun
         from heatsmooth.errors import require
         from heatsmooth.models import is_known_as
         from heatsmooth.results.certificates import Certificates
 
+        if (held_out := self.held_out) is None:
+            return None
         others = CertifiedRun.read(held_out, "held_out")
         alike = is_known_as(model, others.info.identity()) and others.settings == certified.settings
         require(alike, f"`held_out` {held_out}: expected certificates of the same model made alike, got others")

@@ -110,7 +110,5 @@ def promise(claims: Radii) -> str:
     """What these radii promise, in sentences."""
     basis = claims.basis
     kept = "its class" if basis.k == 1 else f"the class among its {basis.k} most probable"
-    rests = BASES[basis.kind].format(
-        alpha=plain(basis.alpha), confidence=plain(basis.confidence), rho=plain(basis.rho)
-    )
+    rests = BASES[basis.kind].format(alpha=plain(basis.alpha), confidence=plain(basis.confidence), rho=plain(basis.rho))
     return f"Within the radius of an image (L2, pixels in [0, 1]), {SUBJECTS[claims.subject]}, keeps {kept}. {rests}"
