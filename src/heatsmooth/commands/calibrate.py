@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from heatsmooth.calibration import Coverage
 from heatsmooth.commands.command import Command, Summary, facts, show_fields
-from heatsmooth.commands.inputs import RUNNING, Network
+from heatsmooth.commands.inputs import FILES, RUNNING, Network
 from heatsmooth.commands.options import grouped
 from heatsmooth.progress import Progress, silent
 
@@ -34,22 +34,20 @@ class Attack:
     """The attacker that a radius must withstand, and the noisy passes that it takes."""
 
     under_attack: float | None = None
-    """Make a radius that holds for images changed within this L2 distance ρ, in [0, 1] pixels, from passes with secret
-    noise."""
+    """Make a radius that holds for images changed within this L2 distance ρ."""
     passes: int = 1
     """Noisy passes per new image; more than half of them must agree. More passes keep more of the radius."""
     noise: float | None = None
-    """Standard deviation of the noise of these passes (default: ρ, but at least a quarter of the noise of the average
-    and at most that)."""
+    """Standard deviation τ of their noise (default: ρ, but from σ/4 to σ)."""
     noise_samples: int = 1000
     """Noisy passes per calibration image."""
     data: str | None = None
     """The data of the certificates, if their record does not name it: imagefolder:PATH, …"""
     data_root: Path | None = None
     """Directory of the files of the data set."""
-    class_index: Path | None = None
+    class_index: Path | None = field(default=None, metadata=FILES)
     """Classes of an imagefolder, as the certificates were made with."""
-    device: str | None = None
+    device: str | None = field(default=None, metadata=RUNNING)
     """cpu, cuda, … (default: the accelerator if there is one)."""
 
     def describe(self) -> dict[str, object]:
