@@ -221,6 +221,10 @@ def test_the_commands_use_secret_noise_and_state_the_guarantee(
         (f"one-pass --data fashion-mini --from {tmp_path}/k --out {tmp_path}/z", "expected a calibrated model"),
         (f"predict --from {tmp_path}/n --under-attack {tmp_path}/a.png", "run heatsmooth calibrate --under-attack RHO"),
         (f"{calibrate} {tmp_path}/z --held-out {tmp_path}/c", "expected none beside --under-attack"),
+        (
+            f"calibrate --from {tmp_path}/n --certificates {tmp_path}/c --passes 5 --out {tmp_path}/z",
+            "name the distance",
+        ),
         (f"{calibrate} {tmp_path}/z --noise-samples 5", "expected 10 to 5000, got 5"),
         (f"{calibrate} {tmp_path}/z --data npz:{tmp_path}/i.npz", "expected the images of the certificates"),
     ):

@@ -1,7 +1,7 @@
 """``heatsmooth calibrate``."""
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -9,6 +9,7 @@ from heatsmooth.calibration import Coverage
 from heatsmooth.commands.command import Command, Summary, facts, show_fields
 from heatsmooth.commands.inputs import FILES, RUNNING, Network
 from heatsmooth.commands.options import grouped
+from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class Attack:
     """Classes of an imagefolder, as the certificates were made with."""
     device: str | None = field(default=None, metadata=RUNNING)
     """cpu, cuda, … (default: the accelerator if there is one)."""
+
+    def __post_init__(self) -> None:
+        chosen = any(getattr(self, item.name) != item.default for item in fields(self) if item.name != "device")
+        named = self.under_attack is not None or not chosen
+        require(named, "`under_attack`: expected it beside options for noisy passes, got none; name the distance ρ")
 
     def describe(self) -> dict[str, object]:
         """What the radius depends on, as JSON."""
@@ -105,7 +111,6 @@ class Calibrate(Command):
         from heatsmooth.commands.calibrated import ATTACK_FILE, CALIBRATION_FILE
         from heatsmooth.commands.certified import CertifiedRun
         from heatsmooth.data.images import size_of
-        from heatsmooth.errors import InputError
         from heatsmooth.identity import network_settings
         from heatsmooth.models import identify, save
         from heatsmooth.models.checkpoint import WEIGHTS_FILE
@@ -156,7 +161,6 @@ class Calibrate(Command):
         from heatsmooth.calibration import calibrate
         from heatsmooth.certification.noisy_passes import noisy_passes
         from heatsmooth.device import accelerator
-        from heatsmooth.errors import require
         from heatsmooth.results.certificates import Certificates
         from heatsmooth.under_attack import calibrate_under_attack, check_attack, usual_noise
 
@@ -190,7 +194,6 @@ class Calibrate(Command):
 
         from heatsmooth.data import load_images
         from heatsmooth.data.images import size_of
-        from heatsmooth.errors import require
 
         recorded = certified.info.chosen.data
         name = self.attack.data or str(recorded.name).removesuffix("/test")
@@ -216,7 +219,6 @@ class Calibrate(Command):
         """The coverage on the held-out images that were not calibrated on, if there are held-out images."""
         from heatsmooth.calibration import coverage
         from heatsmooth.commands.certified import CertifiedRun
-        from heatsmooth.errors import require
         from heatsmooth.models import is_known_as
         from heatsmooth.results.certificates import Certificates
 
