@@ -80,7 +80,7 @@ def false_under(calibration: AttackCalibration, t: Floats, shift: float) -> Floa
     return np.maximum(false(margin + shift), false(margin - shift))
 
 
-@pytest.mark.parametrize(("passes", "noise"), [(1, 1.0), (5, 1.0), (2, 0.5)])
+@pytest.mark.parametrize(("passes", "noise"), [(1, 1.0), (5, 0.5)])
 @pytest.mark.parametrize("rho", [0, 0.25, 0.5, 1])
 def test_it_covers_under_the_worst_attack_and_not_under_a_longer_one(rho: float, passes: int, noise: float) -> None:
     """ρ and the noise are in units of σ."""
@@ -169,8 +169,9 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
         ({"rho": SIGMA}, "`noise_samples`: expected enough to see a risk below epsilon 0.1 under attack, got 20"),
         ({"epsilon": 0.01}, "expected at least 148 certified images"),
     ):
+        settings: dict[str, Any] = {"rho": 0.1, "epsilon": EPSILON, **change}
         with pytest.raises(InputError, match=message):
-            calibrate_under_attack(certificates, few, **{"rho": 0.1, "epsilon": EPSILON, **change})
+            calibrate_under_attack(certificates, few, **settings)
     with pytest.raises(InputError, match="expected noisy passes of 60 images"):
         calibrate_under_attack(certificates, passes_of(t[1:], SIGMA, 20, random), rho=0.1, epsilon=EPSILON)
 
