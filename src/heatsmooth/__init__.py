@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from heatsmooth.auditing import audit, audit_agreement, audit_proofs
     from heatsmooth.calibration import Calibration, calibrate
     from heatsmooth.certification.certificates import certify
+    from heatsmooth.certification.noisy_passes import noisy_passes
     from heatsmooth.data import ImageSet, load_images
     from heatsmooth.exporting import export_onnx
     from heatsmooth.functions import board, compare, report
     from heatsmooth.models import OneStepDiffusion, load, save
-    from heatsmooth.predicting import predict
+    from heatsmooth.predicting import claims_under_attack, predict
     from heatsmooth.progress import bar
     from heatsmooth.results.audit import AuditResult, AuditSettings
     from heatsmooth.results.certificates import Certificates
@@ -28,17 +29,19 @@ if TYPE_CHECKING:
     from heatsmooth.training.methods import smooth, train
     from heatsmooth.training.settings import Baseline, Heat, Plan
     from heatsmooth.training.students import distill
+    from heatsmooth.under_attack import AttackCalibration, calibrate_under_attack
 
 _HOMES = {
     "attacks": ("Adversarial", "GaussianAverage", "ddn", "pgd"),
     "auditing": ("audit", "audit_agreement", "audit_proofs"),
     "calibration": ("Calibration", "calibrate"),
     "certification.certificates": ("certify",),
+    "certification.noisy_passes": ("noisy_passes",),
     "data": ("ImageSet", "load_images"),
     "exporting": ("export_onnx",),
     "functions": ("board", "compare", "report"),
     "models": ("OneStepDiffusion", "load", "save"),
-    "predicting": ("predict",),
+    "predicting": ("claims_under_attack", "predict"),
     "progress": ("bar",),
     "results.audit": ("AuditResult", "AuditSettings"),
     "results.certificates": ("Certificates",),
@@ -50,11 +53,13 @@ _HOMES = {
     "training.methods": ("smooth", "train"),
     "training.settings": ("Baseline", "Heat", "Plan"),
     "training.students": ("distill",),
+    "under_attack": ("AttackCalibration", "calibrate_under_attack"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Adversarial",
+    "AttackCalibration",
     "AuditResult",
     "AuditSettings",
     "Baseline",
@@ -80,7 +85,9 @@ __all__ = [
     "bar",
     "board",
     "calibrate",
+    "calibrate_under_attack",
     "certify",
+    "claims_under_attack",
     "compare",
     "ddn",
     "distill",
@@ -89,6 +96,7 @@ __all__ = [
     "l_bound",
     "load",
     "load_images",
+    "noisy_passes",
     "pgd",
     "predict",
     "report",

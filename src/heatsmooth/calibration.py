@@ -94,8 +94,7 @@ class Calibration:
         A row with NaN, the softmax of logits that are not finite, has radius 0.
         """
         values, unknown = without_nan(probabilities)
-        levels, radii = np.array([(np.inf, 0.0), *self.steps]).T
-        return np.where(unknown, 0.0, radii[_level(levels, _doubt(values, self.classes))])
+        return np.where(unknown, 0.0, radius_at(self.steps, doubt_of(values, self.classes)))
 
     def to_json(self) -> dict[str, object]:
         """As JSON, with every number exact."""
@@ -109,11 +108,9 @@ class Calibration:
         try:
             facts = {field.name: value[field.name] for field in fields(cls) if field.name != "network"}
             facts |= {"network": value.get("network"), "subject": Subject(value["subject"])}
-            steps = tuple((float(doubt), float(radius)) for doubt, radius in facts.pop("steps"))
+            steps = read_steps(facts.pop("steps"))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"calibration: expected all fields, got a wrong one ({error}); calibrate again") from None
-        sound = all(d > e and r < s for (d, r), (e, s) in pairwise([(math.inf, 0.0), *steps, (0.0, math.inf)]))
-        require(sound, "calibration: expected falling doubts and growing radii, got others; calibrate again")
         return cls(steps=steps, **facts)
 
 
@@ -164,23 +161,13 @@ def calibrate(
     sigma, alpha, images = certificates.sigma, certificates.basis.alpha or 0.0, len(certificates)
     probabilities, radii = _examples(certificates, sigma=sigma, alpha=alpha)
     classes = probabilities.shape[1]
-    doubts = _doubt(probabilities, classes)
-    fit, rest = np.split(np.random.default_rng(seed).permutation(images), [math.floor(images * FITTED)])
-    allowed = _allowed(len(rest), epsilon, images=images)
-    levels, values, survival = _survival(doubts[fit], radii[fit])
-    level = _level(levels, doubts[rest])
-
-    def radius_by_level(price: float) -> Floats:
-        best = ((values + price) * survival).argmax(1)
-        return np.maximum.accumulate(values[best])
-
-    def covers(price: float) -> bool:
-        return int((radius_by_level(price)[level] > radii[rest]).sum()) <= allowed
-
-    prohibitive = (values[1:] * survival[:, 1:] / (1 - survival[:, 1:])).max(initial=0.0)
-    table = radius_by_level(_least(covers, 1.001 * float(prohibitive)))
+    doubts = doubt_of(probabilities, classes)
+    fit, rest = split_parts(images, seed)
+    allowed = allowed_errors(len(rest), epsilon, images=images)
+    family = RadiusFamily.fit(doubts[fit], radii[fit])
+    level = level_of(family.levels, doubts[rest])
     return Calibration(
-        steps=tuple((float(levels[i]), float(table[i])) for i in np.flatnonzero(np.diff(table, prepend=0.0))),
+        steps=family.largest(lambda table: int((table[level] > radii[rest]).sum()) <= allowed),
         classes=classes,
         epsilon=epsilon,
         alpha=alpha,
@@ -218,20 +205,74 @@ def coverage(calibration: Calibration, certificates: Certificates) -> Coverage:
     )
 
 
-def _examples(certificates: Certificates, *, sigma: float, alpha: float) -> tuple[Floats, Floats]:
-    """One-pass probabilities (images, classes) and radii R (images,), 0 if abstained or of another class."""
+@dataclass(frozen=True)
+class RadiusFamily:
+    """The radii r_λ by level of doubt, one table (levels,) for each price λ."""
+
+    levels: Floats
+    """Falling levels of doubt; the first is infinite."""
+    values: Floats
+    """Growing radii; the first is 0."""
+    survival: Floats
+    """S(r | level), (levels, radii)."""
+
+    @classmethod
+    def fit(cls, doubts: Floats, radii: Floats) -> Self:
+        """Fit the survival to images with these doubts and true radii, both (images,)."""
+        return cls(*_survival(doubts, radii))
+
+    def radius_by_level(self, price: float) -> Floats:
+        """r_λ at each level, (levels,): growing, and nowhere larger for a larger price."""
+        best = ((self.values + price) * self.survival).argmax(1)
+        return np.maximum.accumulate(self.values[best])
+
+    def largest(self, covers: Callable[[Floats], bool]) -> tuple[tuple[float, float], ...]:
+        """The largest table that ``covers``, as the steps of a calibration; smaller tables must cover if larger do."""
+        rest = self.survival[:, 1:]
+        prohibitive = 1.001 * float((self.values[1:] * rest / (1 - rest)).max(initial=0.0))
+        table = self.radius_by_level(_least(lambda price: covers(self.radius_by_level(price)), prohibitive))
+        return tuple((float(self.levels[i]), float(table[i])) for i in np.flatnonzero(np.diff(table, prepend=0.0)))
+
+
+def read_steps(value: Any) -> tuple[tuple[float, float], ...]:
+    """The steps of a calibration, as JSON has them; others are refused."""
+    steps = tuple((float(doubt), float(radius)) for doubt, radius in value)
+    sound = all(d > e and r < s for (d, r), (e, s) in pairwise([(math.inf, 0.0), *steps, (0.0, math.inf)]))
+    require(sound, "calibration: expected falling doubts and growing radii, got others; calibrate again")
+    return steps
+
+
+def radius_at(steps: tuple[tuple[float, float], ...], doubts: Floats) -> Floats:
+    """The radius of each doubt (…), by the ``steps`` of a calibration."""
+    levels, radii = np.array([(np.inf, 0.0), *steps]).T
+    return np.asarray(radii[level_of(levels, doubts)])
+
+
+def split_parts(images: int, seed: int) -> tuple[Integers, Integers]:
+    """The positions of the images that fit the model, and of those that select λ."""
+    fit, rest = np.split(np.random.default_rng(seed).permutation(images), [math.floor(images * FITTED)])
+    return fit, rest
+
+
+def require_certificates(certificates: Certificates, *, sigma: float, alpha: float) -> None:
+    """Refuse other certificates than top-1 ones of this σ and α, and radii that are none."""
     basis = certificates.basis
     require(
         (certificates.sigma, basis.kind, basis.alpha, basis.k) == (sigma, BasisKind.STATISTICAL, alpha, 1),
         f"`certificates`: expected top-1 certificates of sigma {sigma:g}, alpha {alpha:g}, got sigma "
         f"{certificates.sigma:g}, {basis}; use certificates of those settings",
     )
-    agrees = certificates.classes == certificates.clean_classes
     checked("radius", certificates.radii, lambda r: (r >= 0) & (r < np.inf), "0 or more; certify again")
+
+
+def _examples(certificates: Certificates, *, sigma: float, alpha: float) -> tuple[Floats, Floats]:
+    """One-pass probabilities (images, classes) and radii R (images,), 0 if abstained or of another class."""
+    require_certificates(certificates, sigma=sigma, alpha=alpha)
+    agrees = certificates.classes == certificates.clean_classes
     return certificates.clean_probabilities, np.where(agrees, certificates.radii, 0.0)
 
 
-def _doubt(probabilities: ArrayLike, classes: int) -> Floats:
+def doubt_of(probabilities: ArrayLike, classes: int) -> Floats:
     """Σ_{c≠ĉ} v_c, (…, classes) → (…). A sum, because 1 − v_ĉ loses all digits if the network is confident."""
     positive = checked("probabilities", probabilities, lambda p: p >= 0, f"numbers from 0 to 1; {SOFTMAX}")
     v = np.sort(np.atleast_1d(positive))
@@ -243,7 +284,7 @@ def _doubt(probabilities: ArrayLike, classes: int) -> Floats:
     return np.asarray(np.clip(v[..., :-1].sum(-1), LEAST_DOUBT, 1 - LEAST_DOUBT))
 
 
-def _level(levels: Floats, doubts: Floats) -> Integers:
+def level_of(levels: Floats, doubts: Floats) -> Integers:
     """The last of the falling ``levels`` that is at least the doubt; the first is infinite."""
     return np.asarray(np.searchsorted(-levels, -doubts, side="right") - 1)
 
@@ -287,7 +328,7 @@ def _least(covers: Callable[[float], bool], most: float) -> float:
     return high
 
 
-def _allowed(corrected: int, epsilon: float, *, images: int) -> int:
+def allowed_errors(corrected: int, epsilon: float, *, images: int) -> int:
     """How many of the m images that select λ may have R̂ > R: m − ⌈(m+1)(1−ε)⌉; an error where this is negative.
 
     ε is taken exactly as its shortest decimal form.

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
+from heatsmooth.certification.noisy_passes import secret_passes
 from heatsmooth.certification.sampling import CHUNK, Job, Sampler, drawing
 from heatsmooth.data import as_unit_interval
 from heatsmooth.data.folder import read_image, usual_size
@@ -30,15 +31,37 @@ from heatsmooth.models import (
 )
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.guarantees import BasisKind
-from heatsmooth.results.predictions import Prediction, Predictions, PredictionSettings, SampledPrediction
+from heatsmooth.results.noisy_passes import Claims
+from heatsmooth.results.predictions import (
+    AttackClaim,
+    Prediction,
+    Predictions,
+    PredictionSettings,
+    SampledPrediction,
+)
 from heatsmooth.runs import sha256
 from heatsmooth.statistics.bounds import predict as class_of_average
 from heatsmooth.statistics.radii import l_bound, round_down
+from heatsmooth.under_attack import AttackCalibration
 
 
 def one_pass_class(probabilities: Tensor) -> int | None:
     """The class of one image's probabilities (classes,); None where they are NaN."""
     return int(probabilities.argmax()) if bool(probabilities.isfinite().all()) else None
+
+
+def claims_under_attack(model: nn.Module, images: Tensor, calibration: AttackCalibration) -> tuple[Claims, list[int]]:
+    """Class and radius of each image from noisy passes, with the guarantee of ``calibration``; and the seeds.
+
+    Every call draws fresh secret noise, so it may give another answer for the same image. The guarantee is for the
+    first answer about an image, not for the best of several. The seeds may be published with the answers: with
+    ``certification.noisy_passes.seeded_passes`` and ``calibration.claims``, everybody can repeat them.
+
+    ``model``: the calibrated network, in evaluation mode. ``images``: (images, channels, height, width) in [0, 1].
+    """
+    with exact_float32():
+        probabilities, seeds = secret_passes(model, images, noise=calibration.noise, count=calibration.passes)
+    return calibration.claims(probabilities), seeds
 
 
 def predict(
@@ -47,14 +70,15 @@ def predict(
     settings: PredictionSettings | None = None,
     *,
     image_size: Size | None = None,
-    calibration: Calibration | None = None,
+    calibration: Calibration | AttackCalibration | None = None,
     progress: Progress = silent,
 ) -> Predictions:
     """Class, probability and radii of each image file.
 
     ``model``: as ``heatsmooth.load`` gives it. ``settings``: the noise of the L-bound, and how many samples find the
     class of the average. ``image_size``: of the centre crop; None: that which the network records, or the usual one.
-    ``calibration``: of this network, for calibrated one-pass radii.
+    ``calibration``: of this network, for calibrated one-pass radii, or for radii that hold under attack. The latter
+    take further passes, with fresh secret noise.
 
     Files are read, evaluated and dropped a few at a time. The prediction of a file does not depend, but for rounding,
     on the other files.
@@ -93,7 +117,7 @@ def _with_proof(predictions: list[Prediction], logits: Tensor, radii: list[float
 class _Predictor:
     model: Classifier
     settings: PredictionSettings
-    calibration: Calibration | None
+    calibration: Calibration | AttackCalibration | None
 
     def of_one_size(self, files: list[Path], size: Size) -> Iterator[list[Prediction]]:
         """The predictions of files whose images get the same size, some at a time."""
@@ -111,6 +135,7 @@ class _Predictor:
                 logits = self.model(images.to(device))
                 radii = None if proven is None else proven(images.to(device), logits).tolist()
             predictions = _with_proof(self._one_pass(some, probabilities_of(logits)), logits, radii)
+            predictions = self._under_attack(predictions, images)
             yield predictions if sampler is None else self._averaged(predictions, images, sampler)
 
     def _sampler(self, shape: tuple[int, int, int], classes: int) -> Sampler:
@@ -135,7 +160,7 @@ class _Predictor:
                 replace(prediction, l_bound=bound, basis=BasisKind.EXACT_AVERAGE)
                 for prediction, bound in zip(predictions, bounds, strict=True)
             ]
-        if self.calibration is not None:
+        if isinstance(self.calibration, Calibration):
             basis = str(self.calibration.basis)
             radii = [round_down(float(radius), 4) for radius in self.calibration.radius(probabilities)]
             predictions = [
@@ -143,6 +168,26 @@ class _Predictor:
                 for prediction, radius in zip(predictions, radii, strict=True)
             ]
         return predictions
+
+    def _under_attack(self, predictions: list[Prediction], images: Tensor) -> list[Prediction]:
+        """The predictions with what noisy passes claim, if the calibration is for attacked images."""
+        if not isinstance(self.calibration, AttackCalibration):
+            return predictions
+        claims, seeds = claims_under_attack(self.model, images, self.calibration)
+        answers = zip(claims.classes.tolist(), claims.radii, claims.received_radii, seeds, strict=True)
+        found = [
+            AttackClaim(
+                predicted=None if predicted < 0 else predicted,
+                radius=round_down(float(radius), 4),
+                received_radius=round_down(float(received), 4),
+                subject=self.calibration.subject,
+                basis=str(self.calibration.basis),
+                rho=self.calibration.rho,
+                noise_seed=seed,
+            )
+            for predicted, radius, received, seed in answers
+        ]
+        return [replace(prediction, under_attack=claim) for prediction, claim in zip(predictions, found, strict=True)]
 
     def _averaged(self, predictions: list[Prediction], images: Tensor, sampler: Sampler) -> list[Prediction]:
         """The predictions with the class of the average; None where it abstains, or one pass has no class.

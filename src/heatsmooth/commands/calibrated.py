@@ -1,4 +1,4 @@
-"""The calibration beside a network."""
+"""The calibrations beside a network."""
 
 from pathlib import Path
 
@@ -7,8 +7,11 @@ from heatsmooth.errors import require
 from heatsmooth.identity import Identity
 from heatsmooth.models import Classifier, is_known_as
 from heatsmooth.runs import read_json
+from heatsmooth.under_attack import AttackCalibration
 
 CALIBRATION_FILE = "calibration.json"
+ATTACK_FILE = "calibration_under_attack.json"
+"""Another file, so that nobody takes a radius of noisy passes for one of a pass without noise."""
 
 
 def read_calibration(source: Path, network: Classifier) -> Calibration | None:
@@ -17,8 +20,26 @@ def read_calibration(source: Path, network: Classifier) -> Calibration | None:
     if not source.is_dir() or not file.exists():
         return None
     calibration = Calibration.from_json(read_json(file))
+    _check(file, calibration, network)
+    return calibration
+
+
+def read_attack_calibration(source: Path, network: Classifier) -> AttackCalibration:
+    """The calibration under attack in the directory of a network; it must be there, and of that network."""
+    file = source / ATTACK_FILE
+    require(
+        file.is_file(),
+        f"`under_attack`: expected a network calibrated for it, got {source} without {ATTACK_FILE}; run heatsmooth "
+        "calibrate --under-attack RHO",
+    )
+    calibration = AttackCalibration.from_json(read_json(file))
+    _check(file, calibration, network)
+    return calibration
+
+
+def _check(file: Path, calibration: Calibration | AttackCalibration, network: Classifier) -> None:
+    """Refuse the calibration of another network."""
     recorded = Identity.from_json(calibration.network or str(calibration.model_hash))
     require(
         is_known_as(network, recorded), f"{file}: expected a calibration of this model, got another's; calibrate again"
     )
-    return calibration

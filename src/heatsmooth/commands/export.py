@@ -36,6 +36,7 @@ class ExportSummary:
 class Export(Command):
     """Write the one-pass network as ONNX: probabilities, class, L-bound and, if calibrated, the calibrated radius.
 
+    A radius that holds under attack cannot be exported: its secret noise has no source in the file.
     The file of a network made by distill has its proven radius, and needs no --sigma.
     The file takes any number of images in [0, 1]. It is written only if onnxruntime agrees with the network to 1e-5.
 
@@ -53,13 +54,19 @@ class Export(Command):
         """Write and check the file."""
         import torch
 
-        from heatsmooth.commands.calibrated import read_calibration
+        from heatsmooth.commands.calibrated import ATTACK_FILE, read_calibration
         from heatsmooth.data.folder import USUAL_SIZE
         from heatsmooth.data.images import height_and_width
         from heatsmooth.exporting import export_onnx
 
         out, files = self.out, self.images.files
         require(not out.is_dir(), f"`out` {out}: expected a file to write, got a directory; name it, as model.onnx")
+        require(
+            not (self.network.source / ATTACK_FILE).exists(),
+            f"`source` {self.network.source}: expected no calibration under attack, got one, whose radius needs fresh "
+            "secret noise that an ONNX file cannot draw; export the network it was made from, and use predict or "
+            "one-pass with --under-attack for this radius",
+        )
         images = None if files is None else files.first(self.images.count).load(self.network.size, progress=progress)
         model = self.network.load(images)
         if images is None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from heatsmooth.data import ImageSet
     from heatsmooth.models import Classifier
     from heatsmooth.results.one_pass import OnePassResult
+    from heatsmooth.under_attack import AttackCalibration
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Radii of the claimed accuracies in a summary."""
@@ -40,7 +41,7 @@ class OnePass(Command):
     """State the class and the calibrated radius of each image from one pass. The network must be calibrated.
 
     The radius covers the Gaussian average. For an image like the calibration images, it is too large with probability
-    at most ε + α.
+    at most ε + α. With --under-attack, this also holds for images that were changed within the ρ of the calibration.
 
     Example: heatsmooth one-pass --data fashion-mini --from runs/calibrated --out runs/one-pass
     """
@@ -49,6 +50,8 @@ class OnePass(Command):
     network: Network
     out: Path
     """Run directory."""
+    under_attack: bool = False
+    """Give the radius that holds for attacked images, from passes with secret noise (see calibrate)."""
     batch_size: int = field(default=200, metadata=RUNNING)
     """Images evaluated together."""
     device: str | None = field(default=None, metadata=RUNNING)
@@ -61,12 +64,10 @@ class OnePass(Command):
         return by_the_leader(self.device, lambda: self._radii(progress))
 
     def _radii(self, progress: Progress) -> OnePassSummary:
-        from heatsmooth.commands.calibrated import read_calibration
         from heatsmooth.commands.certified import shares
         from heatsmooth.device import accelerator, exact_float32
-        from heatsmooth.errors import InputError
         from heatsmooth.identity import network_settings
-        from heatsmooth.models import checked_classes, identify, refuse_lipschitz
+        from heatsmooth.models import checked_classes, identify
         from heatsmooth.results.one_pass import RADII_FILE
         from heatsmooth.results.radii import radii_of
         from heatsmooth.results.schema import to_json
@@ -75,12 +76,7 @@ class OnePass(Command):
 
         images = self.images.load(self.network.size, progress=progress)
         model = self.network.load(images)
-        calibration = read_calibration(self.network.source, model)
-        if calibration is None:
-            refuse_lipschitz(model, "it needs no calibration: use heatsmooth certify or predict, without --sigma")
-            raise InputError(
-                f"`source` {self.network.source}: expected a calibrated model, got another; run heatsmooth calibrate"
-            )
+        calibration = self._calibration(model)
         model.to(accelerator(self.device).device)
         images.check_classes(checked_classes(model, images.shape))
         settings = {
@@ -116,15 +112,35 @@ class OnePass(Command):
             claimed_accuracy=shares(RADII, claimed.certified_accuracy),
         )
 
+    def _calibration(self, model: "Classifier") -> "Calibration | AttackCalibration":
+        """The calibration that was asked for; an error without it."""
+        from heatsmooth.commands.calibrated import read_attack_calibration, read_calibration
+        from heatsmooth.errors import InputError
+        from heatsmooth.models import refuse_lipschitz
+
+        if self.under_attack:
+            return read_attack_calibration(self.network.source, model)
+        calibration = read_calibration(self.network.source, model)
+        if calibration is None:
+            refuse_lipschitz(model, "it needs no calibration: use heatsmooth certify or predict, without --sigma")
+            raise InputError(
+                f"`source` {self.network.source}: expected a calibrated model, got another; run heatsmooth calibrate"
+            )
+        return calibration
+
     def _batches(
-        self, model: "Classifier", images: "ImageSet", calibration: "Calibration"
+        self, model: "Classifier", images: "ImageSet", calibration: "Calibration | AttackCalibration"
     ) -> "Iterator[list[OnePassResult]]":
         """The results of the images, batch by batch."""
         import torch
 
         from heatsmooth.models import device_of, probabilities_of
+        from heatsmooth.under_attack import AttackCalibration
 
         for positions in torch.arange(len(images)).split(self.batch_size):
+            if isinstance(calibration, AttackCalibration):
+                yield list(_results_under_attack(model, images, positions, calibration))
+                continue
             with torch.inference_mode():
                 probabilities = probabilities_of(model(images.images(positions).to(device_of(model))))
             yield list(_results(images, positions, probabilities, calibration))
@@ -147,4 +163,28 @@ def _results(
             abstain=bool(radius == 0),
             subject=calibration.subject,
             basis=calibration.basis,
+        )
+
+
+def _results_under_attack(
+    model: "Classifier", images: "ImageSet", positions: "Tensor", calibration: "AttackCalibration"
+) -> "Iterator[OnePassResult]":
+    """From passes with fresh secret noise."""
+    from heatsmooth.predicting import claims_under_attack
+    from heatsmooth.results.one_pass import OnePassResult
+    from heatsmooth.statistics.radii import round_down
+
+    labels = images.labels_at(positions)
+    claims, seeds = claims_under_attack(model, images.images(positions), calibration)
+    for i, predicted in enumerate(claims.classes.tolist()):
+        yield OnePassResult(
+            index=int(images.indices[positions[i]]),
+            label=None if labels is None else int(labels[i]),
+            predicted=None if predicted < 0 else predicted,
+            radius=round_down(float(claims.radii[i]), 9),
+            abstain=bool(claims.radii[i] == 0),
+            subject=calibration.subject,
+            basis=calibration.basis,
+            received_radius=round_down(float(claims.received_radii[i]), 9),
+            noise_seed=seeds[i],
         )

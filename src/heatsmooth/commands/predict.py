@@ -24,22 +24,25 @@ class Predict(Command):
     settings: PredictionSettings = field(
         default=PredictionSettings(), metadata=grouped("Running", main=("sigma", "noise_samples", "alpha"))
     )
+    under_attack: bool = False
+    """Also give the radius that holds for attacked images, from passes with secret noise (see calibrate)."""
     device: str | None = field(default=None, metadata=RUNNING)
     """cpu, cuda, … (default: the accelerator if there is one)."""
 
     def run(self, progress: Progress = silent) -> Predictions:
         """Predict each file."""
-        from heatsmooth.commands.calibrated import read_calibration
+        from heatsmooth.commands.calibrated import read_attack_calibration, read_calibration
         from heatsmooth.device import accelerator
         from heatsmooth.predicting import predict
 
         model = self.network.load().to(accelerator(self.device).device)
+        read = read_attack_calibration if self.under_attack else read_calibration
         return predict(
             model,
             self.files,
             self.settings,
             image_size=self.network.image_size,
-            calibration=read_calibration(self.network.source, model),
+            calibration=read(self.network.source, model),
             progress=progress,
         )
 
@@ -56,6 +59,12 @@ class Predict(Command):
             print(f"† L2 radius of the average, for this class: {predictions[0].one_pass_basis}. 0 claims nothing.")
         if predictions[0].certified_radius is not None:
             print("‡ L2 radius of the network in one pass, proven: deterministic. 0 claims nothing.")
+        if (claim := predictions[0].under_attack) is not None:
+            print(
+                f"§ Class and L2 radius of the average, from noisy passes, about the image before an attack within "
+                f"{claim.rho:g}: {claim.basis}. For the image as received, the radius is {claim.rho:g} smaller. "
+                "0 claims nothing."
+            )
         if self.settings.noise_samples:
             print(
                 f"The class of the average is from {self.settings.noise_samples} samples. It is wrong with probability "
@@ -74,6 +83,9 @@ class Predict(Command):
             columns["radius†"] = f"{prediction.one_pass_radius:.4f}"
         if prediction.certified_radius is not None:
             columns["certified radius‡"] = f"{prediction.certified_radius:.4f}"
+        if (claim := prediction.under_attack) is not None:
+            columns["class§"] = "–" if claim.predicted is None else str(claim.predicted)
+            columns["radius§"] = f"{claim.radius:.4f}"
         if isinstance(prediction, SampledPrediction):
             average = prediction.average_class
             columns["class of the average"] = "abstains" if average is None else str(average)

@@ -7,11 +7,13 @@ from heatsmooth.reporting.figures import BAND
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text, share_text
 from heatsmooth.reporting.naming import Names
 from heatsmooth.reporting.probabilities import QUARTERS_NOTE, WHY, quartiles_column
+from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.table import Column, Table
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 STATISTICAL = "average · statistical, 1−α"
 CONFORMAL = "average, in one pass · conformal, 1−ε−α"
+UNDER_ATTACK = "average, in noisy passes · conformal under attack, 1−ε−α"
 DETERMINISTIC = "network, in one pass · deterministic"
 PROVEN_RADII = (36, 72, 108)
 """In 1/255: the radii at which certified accuracies of Lipschitz networks are published."""
@@ -125,28 +127,53 @@ def _acr(about: str) -> Column:
 
 def calibrated_table(collection: Collection, names: Names) -> Table | None:
     """Calibrated radii from one pass."""
-    if not collection.calibrated:
+    items = [item for item in collection.calibrated if item.claims.basis.kind is BasisKind.CONFORMAL]
+    if not items:
+        return None
+
+    note = (
+        "A radius from one pass. For an image like the calibration images, it exceeds the statistical radius of the "
+        "average with probability at most ε. This probability is over the image and the calibration set together, not "
+        "for each image. The radius does not cover the network in one pass at a perturbed image."
+    )
+    table = Table.of("Calibrated one-pass radii", _calibrated_columns(names, CONFORMAL), items)
+    return table.noted("calibrated-radii", note)
+
+
+def under_attack_table(collection: Collection, names: Names) -> Table | None:
+    """Calibrated radii from noisy passes that hold for attacked images."""
+    items = [item for item in collection.calibrated if item.claims.basis.kind is BasisKind.UNDER_ATTACK]
+    if not items:
         return None
 
     columns = (
+        *_calibrated_columns(names, UNDER_ATTACK),
+        Column("ρ", lambda item: item.claims.basis.rho, plain),
+        Column("Passes", lambda item: item.claims.basis.passes, count_text),
+    )
+    note = (
+        "A radius from passes with secret noise. For an image like the calibration images, also if it was changed "
+        "within ρ, it exceeds the statistical radius of the average, at the image before the change, with probability "
+        "at most ε. This probability is over the image, the noise and the calibration set together. For the image as "
+        "it was received, the radius is smaller by ρ."
+    )
+    table = Table.of("Calibrated radii that hold under attack", columns, items)
+    return table.noted("radii-under-attack", note)
+
+
+def _calibrated_columns(names: Names, about: str) -> tuple[Column, ...]:
+    return (
         Column("Model", names.model_of, words=True),
         Column("σ", lambda item: item.choices.sigma, plain),
         Column("ε", lambda item: item.choices.epsilon, plain),
         Column("α", lambda item: item.choices.alpha, plain),
         Column("Images", lambda item: len(item.claims), count_text),
         Column("With a radius", lambda item: float((item.claims.radii > 0).mean()), percent),
-        *_summary_columns(CONFORMAL),
-        _correct_at(0.25, CONFORMAL),
-        _correct_at(0.5, CONFORMAL),
-        _acr(CONFORMAL),
+        *_summary_columns(about),
+        _correct_at(0.25, about),
+        _correct_at(0.5, about),
+        _acr(about),
     )
-    note = (
-        "A radius from one pass. For an image like the calibration images, it exceeds the statistical radius of the "
-        "average with probability at most ε. This probability is over the image and the calibration set together, not "
-        "for each image. The radius does not cover the network in one pass at a perturbed image."
-    )
-    table = Table.of("Calibrated one-pass radii", columns, collection.calibrated)
-    return table.noted("calibrated-radii", note)
 
 
 def proven_table(collection: Collection, names: Names) -> Table | None:

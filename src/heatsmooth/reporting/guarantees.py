@@ -6,13 +6,14 @@ Each column, and each line of the figure, has one model and one basis. They are 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heatsmooth.reporting.certificate_tables import CONFORMAL, DETERMINISTIC, STATISTICAL
+from heatsmooth.reporting.certificate_tables import CONFORMAL, DETERMINISTIC, STATISTICAL, UNDER_ATTACK
 from heatsmooth.reporting.chart import Chart, grid
 from heatsmooth.reporting.collection import Calibrated, Certification, Collection, Proven, Training
 from heatsmooth.reporting.figures import certified_series
 from heatsmooth.reporting.formats import count_text, duration, percent, plain, radius_text
 from heatsmooth.reporting.naming import Names
 from heatsmooth.reporting.probabilities import QUARTERS_NOTE, of_certification, quartiles, quartiles_text
+from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.results.radii import Radii
 from heatsmooth.statistics.bounds import Floats
 from heatsmooth.table import NONE, Column, Table
@@ -89,13 +90,15 @@ def _statistical(item: Certification, collection: Collection, name: str) -> Kind
 
 def _conformal(item: Calibrated, collection: Collection, names: Names) -> Kind:
     confidence = item.claims.basis.confidence
-    risk = NONE if confidence is None else plain(round(1 - confidence, 10))
+    risk, basis = NONE if confidence is None else plain(round(1 - confidence, 10)), item.claims.basis
+    attacked = basis.kind is BasisKind.UNDER_ATTACK
     return Kind(
         names.model_of(item),
         collection.maker(item.model),
-        CONFORMAL,
-        f"probability {risk}, unless attacked",
+        UNDER_ATTACK if attacked else CONFORMAL,
+        f"probability {risk}, " + (f"also if attacked within {plain(basis.rho)}" if attacked else "unless attacked"),
         item.claims,
+        passes=float(basis.passes),
     )
 
 

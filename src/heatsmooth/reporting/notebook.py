@@ -34,6 +34,10 @@ BASES = {
     BasisKind.DETERMINISTIC: "It is a proof from the weights: never false.",
     BasisKind.STATISTICAL: "Each certificate is false with probability at most α = {alpha}.",
     BasisKind.CONFORMAL: "For an image like the calibration images, it holds with probability at least {confidence}.",
+    BasisKind.UNDER_ATTACK: (
+        "For an image like the calibration images, also if it was changed within {rho} before its secret noise was "
+        "drawn, it holds with probability at least {confidence}. It is about the image before the change."
+    ),
     BasisKind.EXACT_AVERAGE: "It assumes that the network is an exact Gaussian average, which nothing checks.",
     BasisKind.ATTACK: "It is empirical: attacks on these images found nothing smaller.",
     BasisKind.UNSTATED: "It is statistical. The log does not state its α and n.",
@@ -121,5 +125,5 @@ def promise(claims: Radii) -> str:
     """What these radii promise, in sentences."""
     basis = claims.basis
     kept = "its class" if basis.k == 1 else f"the class among its {basis.k} most probable"
-    rests = BASES[basis.kind].format(alpha=plain(basis.alpha), confidence=plain(basis.confidence))
+    rests = BASES[basis.kind].format(alpha=plain(basis.alpha), confidence=plain(basis.confidence), rho=plain(basis.rho))
     return f"Within the radius of an image (L2, pixels in [0, 1]), {SUBJECTS[claims.subject]}, keeps {kept}. {rests}"

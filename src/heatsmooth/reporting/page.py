@@ -16,6 +16,7 @@ from heatsmooth.reporting.certificate_tables import (
     predictions_table,
     proven_table,
     radii_table,
+    under_attack_table,
 )
 from heatsmooth.reporting.chart import Chart
 from heatsmooth.reporting.collection import Collection, Note
@@ -235,6 +236,7 @@ def _certificates(collection: Collection, names: Names) -> Section:
             radii_table(collection, names),
             predictions_table(collection),
             calibrated_table(collection, names),
+            under_attack_table(collection, names),
             proven_table(collection, names),
         ),
     )

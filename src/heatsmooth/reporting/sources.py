@@ -227,7 +227,7 @@ def _certification(run: ReportedRun, collection: Collection) -> Certification:
 
 def _calibrated(run: ReportedRun) -> Calibrated:
     radii = within_reach(radii_of(read_one_pass(run.path)), run.path)
-    known = radii.basis.kind is BasisKind.CONFORMAL
+    known = radii.basis.kind in (BasisKind.CONFORMAL, BasisKind.UNDER_ATTACK)
     require(known, f"{run.path}: expected conformal radii, got {radii.basis}; read them separately")
     return Calibrated(run.name, run.info.network, radii, run.info.chosen.calibration)
 

@@ -33,6 +33,8 @@ class BasisKind(StrEnum):
     """Sampled class counts: false with probability at most α."""
     CONFORMAL = "conformal"
     """Calibration on other images: false with probability at most ε + α, over images like those."""
+    UNDER_ATTACK = "conformal under attack"
+    """The same, also for images that were changed within ρ before the secret noise of their passes was drawn."""
     EXACT_AVERAGE = "assumes an exact average"
     """The assumption, checked by nothing, that the network is exactly a Gaussian average."""
     ATTACK = "attack: empirical, these images and attacks only"
@@ -57,11 +59,20 @@ class Basis:
     """Statistical: samples per image where the class is wrong, if fewer."""
     confidence: float | None = None
     """Conformal: 1 − ε − α, marginal over images like the calibration set."""
+    rho: float | None = None
+    """Conformal under attack: how far, in L2, the image may have been changed. The radius is about the image before."""
+    passes: int = 1
+    """Conformal under attack: noisy passes per image."""
 
     def __str__(self) -> str:
         """As it is on disk, and as ``Basis.read`` reads it; α with six digits."""
         if self.kind is BasisKind.CONFORMAL:
             return f"conformal, 1-epsilon-alpha={self.confidence:.10g}, marginal over images like the calibration set"
+        if self.kind is BasisKind.UNDER_ATTACK:
+            return (
+                f"conformal under attack, 1-epsilon-alpha={self.confidence:.10g}, rho={self.rho:.10g}, "
+                f"passes={self.passes}, marginal over images like the calibration set before the attack"
+            )
         if self.kind is not BasisKind.STATISTICAL:
             return self.kind
         bound = self.bound if self.k == 1 else f"top-{self.k}"
@@ -89,6 +100,13 @@ class Basis:
             )
         if (parts := _CONFORMAL.fullmatch(text)) is not None:
             return cls(BasisKind.CONFORMAL, confidence=float(parts["confidence"]))
+        if (parts := _UNDER_ATTACK.fullmatch(text)) is not None:
+            return cls(
+                BasisKind.UNDER_ATTACK,
+                confidence=float(parts["confidence"]),
+                rho=float(parts["rho"]),
+                passes=int(parts["passes"]),
+            )
         raise InputError(f"expected what a radius rests on, got {text[:60]!r}; certify again")
 
 
@@ -100,4 +118,9 @@ _STATISTICAL = re.compile(
 )
 _CONFORMAL = re.compile(
     rf"conformal, 1-epsilon-alpha=(?P<confidence>{_NUMBER}), marginal over images like the calibration set", re.ASCII
+)
+_UNDER_ATTACK = re.compile(
+    rf"conformal under attack, 1-epsilon-alpha=(?P<confidence>{_NUMBER}), rho=(?P<rho>{_NUMBER}), "
+    r"passes=(?P<passes>[1-9]\d{0,5}), marginal over images like the calibration set before the attack",
+    re.ASCII,
 )

@@ -30,6 +30,23 @@ class PredictionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttackClaim:
+    """What noisy passes with secret noise say about one image that may have been attacked."""
+
+    predicted: int | None = field(metadata={"name": "class"})
+    """The most frequent class of the passes; None where a logit is not finite."""
+    radius: float
+    """L2 radius of the average for this class, about the image *before* the attack; 0 claims nothing."""
+    received_radius: float
+    """The same about the image as it was received: max(0, radius − ρ)."""
+    subject: Subject
+    basis: str
+    rho: float
+    noise_seed: int
+    """Of the noise, told with the answer and never used again."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """What is said about one image. Class and probability are None, and radii 0, where a logit is not finite."""
 
@@ -49,6 +66,8 @@ class Prediction:
     certified_radius: float | None = None
     """Deterministic L2 radius of the network; 0 claims nothing. None unless it is Lipschitz by construction."""
     certified_basis: BasisKind | None = None
+    under_attack: AttackClaim | None = None
+    """None unless noisy passes were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
