@@ -7,7 +7,7 @@ from typing import Any, Self, TypedDict
 from heatsmooth.errors import require
 from heatsmooth.results.guarantees import Basis, BasisKind, Bound, ClassFrom
 from heatsmooth.results.schema import from_json
-from heatsmooth.settings import check_at_least, check_choices, check_positive
+from heatsmooth.settings import Noise, Norm, check_at_least, check_choices, check_positive, norm_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Settings:
     n_wrong: int | None = None
     """Fewer samples where the selected class is not the label. Such an image counts as 0 in any case. Its certificate
     stays valid. Not with `adaptive` or `top_k`."""
+    noise: Noise = "gaussian"
+    """Distribution of the noise. `sigma` is the standard deviation of each."""
+    norm: Norm | None = None
+    """Norm of the radius (default: l2 with gaussian noise, else l1). gaussian: l2, l1 or linf. laplace: l1. uniform: l1
+    or linf."""
 
     def __post_init__(self) -> None:
         check_positive(self, "sigma", "tolerance")
@@ -46,6 +51,9 @@ class Settings:
         check_choices(self)
         require(0 < self.alpha < 0.5, f"`alpha`: expected a number above 0 and below 0.5, got {self.alpha}")
         require(all(r >= 0 for r in self.radii), f"`radii`: expected 0 or more, got {self.radii}")
+        plain = self.top_k == 1 or self.noise == "gaussian"
+        require(plain, f"`top_k`: expected 1 with {self.noise} noise, got {self.top_k}; leave it out")
+        norm_of(self.noise, self.norm)
         if self.n_wrong is not None:
             require(0 < self.n_wrong <= self.n, f"`n_wrong`: expected from 1 to `n` {self.n}, got {self.n_wrong}")
             plain = self.top_k == 1 and not self.adaptive
@@ -61,8 +69,15 @@ class Settings:
         return from_json(cls, value, expected, "certify again")
 
     def describe(self) -> dict[str, object]:
-        """What a run records; ``n_wrong`` only where it is used, as in runs from before it existed."""
-        return {name: value for name, value in asdict(self).items() if name != "n_wrong" or value is not None}
+        """What a run records; later options only where they are used, as in runs from before they existed."""
+        later = {"n_wrong": None, "noise": "gaussian", "norm": "l2"}
+        values = asdict(self) | {"norm": self.radius_norm}
+        return {name: value for name, value in values.items() if name not in later or value != later[name]}
+
+    @property
+    def radius_norm(self) -> Norm:
+        """The norm of the radii."""
+        return norm_of(self.noise, self.norm)
 
     @property
     def basis(self) -> Basis:
@@ -74,6 +89,8 @@ class Settings:
             k=self.top_k,
             anytime=self.adaptive,
             n_wrong=self.n_wrong,
+            noise=self.noise,
+            norm=self.radius_norm,
         )
 
 
@@ -89,6 +106,9 @@ class Sampling:
     """Use torch.compile."""
     means: bool = False
     """Also record mean probabilities, for the L-bound of the average."""
+    clever: int = 0
+    """Also record the CLEVER estimate of the network, from so many batches of gradients, as 50. It is an estimate, not
+    a certificate, and slow."""
 
 
 class RecomputedSettings(TypedDict, total=False):
@@ -98,6 +118,7 @@ class RecomputedSettings(TypedDict, total=False):
     class_from: ClassFrom
     bound: Bound
     top_k: int
+    norm: Norm | None
 
 
 class SettingsChanges(RecomputedSettings, total=False):
@@ -109,3 +130,4 @@ class SettingsChanges(RecomputedSettings, total=False):
     radii: tuple[float, ...]
     tolerance: float
     n_wrong: int | None
+    noise: Noise

@@ -10,7 +10,9 @@ from typing import Protocol
 import numpy as np
 from scipy import special
 
+from heatsmooth.settings import Noise, Norm
 from heatsmooth.statistics.bounds import Floats, Integers
+from heatsmooth.statistics.noises import Smoothing
 from heatsmooth.statistics.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
 
 LEAST_CHANCE = 0.05
@@ -33,13 +35,17 @@ class Wanted(Protocol):
     @property
     def n(self) -> int: ...
     @property
-    def sigma(self) -> float: ...
-    @property
     def alpha(self) -> float: ...
     @property
     def radii(self) -> tuple[float, ...]: ...
     @property
     def tolerance(self) -> float: ...
+    @property
+    def sigma(self) -> float: ...
+    @property
+    def noise(self) -> Noise: ...
+    @property
+    def radius_norm(self) -> Norm: ...
 
 
 def may_stop(sampled: Sampled, selected: int, wanted: Wanted) -> bool:
@@ -47,10 +53,11 @@ def may_stop(sampled: Sampled, selected: int, wanted: Wanted) -> bool:
     count, n = int(sampled.counts[selected]), sampled.n
     if n >= wanted.n:
         return True
+    smoothing = Smoothing(wanted.sigma, wanted.noise, wanted.radius_norm)
     if wanted.radii:
-        levels = tuple(special.ndtr(np.array(wanted.radii) / wanted.sigma).tolist())
+        levels = tuple(smoothing.probability(np.array(wanted.radii)).tolist())
         return all_decided(count, n, wanted.n, wanted.alpha, levels)
-    return width(count, n, wanted.alpha, wanted.sigma) <= wanted.tolerance
+    return width(count, n, wanted.alpha, smoothing) <= wanted.tolerance
 
 
 def all_decided(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...]) -> bool:
@@ -70,12 +77,12 @@ def chance(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...
     return np.asarray(special.ndtr((mean - missing + 0.5) / spread))
 
 
-def width(count: int, n: int, alpha: float, sigma: float) -> float:
+def width(count: int, n: int, alpha: float, smoothing: Smoothing) -> float:
     """How much larger than its present lower bound the radius may still become."""
     low, high = (
         max(float(p), 0.5) for p in (anytime_lower(count, n, alpha / 2), anytime_upper(count, n, LEAST_CHANCE))
     )
-    return float(sigma * (special.ndtri(high) - special.ndtri(low)))
+    return float(smoothing.one_sided(high)[0] - smoothing.one_sided(low)[0])
 
 
 @cache

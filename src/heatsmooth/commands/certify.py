@@ -24,7 +24,9 @@ MAIN_SETTINGS = ("sigma", "n", "n0", "alpha")
 
 @dataclass(frozen=True, kw_only=True)
 class Certify(Command):
-    """Certify the L2 radius of each image: of the Gaussian average, or without --sigma of a network made by distill.
+    """Certify the radius of each image: of the average over noise, or without --sigma of a network made by distill.
+
+    The radius is L2 and the noise Gaussian, unless --noise and --norm say otherwise.
 
     Example: heatsmooth certify --data fashion-mini --from runs/smoothed --sigma 0.25 --images 100 --out runs/certified
     """
@@ -94,6 +96,7 @@ class Certify(Command):
             "compiled": self.sampling.compiled,
             "chunk": CHUNK,
             "seed": self.sampling.seed,
+            **({"clever": self.sampling.clever} if self.sampling.clever else {}),
         }
 
     def _certificates(
@@ -113,7 +116,7 @@ class Certify(Command):
 
     def _summary(self, images: "ImageSet") -> "CertificationResult":
         """What all certificates of the run say together."""
-        from heatsmooth.commands.certified import other_sigma, proven_summary, summarised
+        from heatsmooth.commands.certified import other_noise, proven_summary, summarised
         from heatsmooth.results.certificates import read_certificates
         from heatsmooth.results.deterministic import read_network_certificates
         from heatsmooth.results.logs import write_log
@@ -124,5 +127,5 @@ class Certify(Command):
         certificates = read_certificates(self.out)
         if self.tsv is not None:
             write_log(certificates, self.tsv)
-        note = other_sigma(self.network.source, self.settings.sigma)
+        note = other_noise(self.network.source, self.settings)
         return summarised(certificates, self.settings, note=note, **run)

@@ -178,7 +178,7 @@ class Certification:
         """The radius if all n samples agree: no image can have a larger one."""
         if self.settings is None or self.certificates is None:
             return None
-        return largest_radius(self.settings, self.certificates.counts.shape[1]) or 0.0
+        return largest_radius(self.settings, self.certificates.counts.shape[1], pixels=self.certificates.pixels) or 0.0
 
     def certified_at(self, radius: float) -> float | None:
         """Certified accuracy at a radius; None without labels, and beyond the largest possible radius."""

@@ -26,6 +26,7 @@ BASES = {
     BasisKind.STATISTICAL: "Each certificate is false with probability at most α = {alpha}.",
     BasisKind.CONFORMAL: "For an image like the calibration images, it holds with probability at least {confidence}.",
     BasisKind.EXACT_AVERAGE: "It assumes that the network is an exact Gaussian average, which nothing checks.",
+    BasisKind.ESTIMATE: "It is an estimate from sampled gradients, without a guarantee.",
     BasisKind.ATTACK: "It is empirical: attacks on these images found nothing smaller.",
     BasisKind.UNSTATED: "It is statistical. The log does not state its α and n.",
 }

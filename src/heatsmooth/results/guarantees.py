@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Literal
 
 from heatsmooth.errors import InputError
+from heatsmooth.settings import Noise, Norm
 
 Bound = Literal["one-sided", "two-sided"]
 ClassFrom = Literal["noise", "clean"]
@@ -18,7 +19,7 @@ class Subject(StrEnum):
     NETWORK = "network"
     """The network itself, in one pass."""
     AVERAGE = "average"
-    """Its Gaussian average: the most probable class under noise."""
+    """Its average over noise, Gaussian unless the basis says otherwise: the most probable class under noise."""
 
 
 class BasisKind(StrEnum):
@@ -32,6 +33,8 @@ class BasisKind(StrEnum):
     """Calibration on other images: false with probability at most ε + α, over images like those."""
     EXACT_AVERAGE = "assumes an exact average"
     """The assumption, checked by nothing, that the network is exactly a Gaussian average."""
+    ESTIMATE = "estimate: extreme values of sampled gradients, no guarantee"
+    """The largest gradient near the image, extrapolated from samples (CLEVER): it may be too large or too small."""
     ATTACK = "attack: empirical, these images and attacks only"
     """Attacks that found nothing smaller."""
     UNSTATED = "statistical, as the log's own α and n"
@@ -54,17 +57,23 @@ class Basis:
     """Statistical: samples per image where the class is wrong, if fewer."""
     confidence: float | None = None
     """Conformal: 1 − ε − α, marginal over images like the calibration set."""
+    noise: Noise = "gaussian"
+    """Statistical: the noise that the network is averaged over."""
+    norm: Norm = "l2"
+    """How the radius is measured."""
 
     def __str__(self) -> str:
         """As it is on disk, and as ``Basis.read`` reads it; α with six digits."""
         if self.kind is BasisKind.CONFORMAL:
             return f"conformal, 1-epsilon-alpha={self.confidence:.10g}, marginal over images like the calibration set"
+        measured = "" if self.norm == "l2" else f", {self.norm} radius"
         if self.kind is not BasisKind.STATISTICAL:
-            return self.kind
+            return self.kind + measured
         bound = self.bound if self.k == 1 else f"top-{self.k}"
         stopping = ", any stopping" if self.anytime else ""
         fewer = "" if self.n_wrong is None else f", n={self.n_wrong} where wrong"
-        return f"statistical, alpha={self.alpha:g}, {bound}{stopping}{fewer}"
+        noise = "" if self.noise == "gaussian" else f", {self.noise} noise"
+        return f"statistical, alpha={self.alpha:g}, {bound}{stopping}{fewer}{noise}{measured}"
 
     @classmethod
     def read(cls, text: str) -> "Basis":
@@ -83,16 +92,21 @@ class Basis:
                 k=int(parts["k"] or 1),
                 anytime=parts["anytime"] is not None,
                 n_wrong=None if parts["n_wrong"] is None else int(parts["n_wrong"]),
+                noise=_NOISES[parts["noise"]],
+                norm=_NORMS[parts["norm"]],
             )
         if (parts := _CONFORMAL.fullmatch(text)) is not None:
             return cls(BasisKind.CONFORMAL, confidence=float(parts["confidence"]))
         raise InputError(f"expected what a radius rests on, got {text[:60]!r}; certify again")
 
 
+_NOISES: dict[str | None, Noise] = {None: "gaussian", "laplace": "laplace", "uniform": "uniform"}
+_NORMS: dict[str | None, Norm] = {None: "l2", "l1": "l1", "linf": "linf"}
 _NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"
 _STATISTICAL = re.compile(
     rf"statistical, alpha=(?P<alpha>{_NUMBER}), (?P<bound>one-sided|two-sided|top-(?P<k>[1-9]\d{{0,8}}))"
-    r"(?P<anytime>, any stopping)?(?:, n=(?P<n_wrong>\d{1,15}) where wrong)?",
+    r"(?P<anytime>, any stopping)?(?:, n=(?P<n_wrong>\d{1,15}) where wrong)?"
+    r"(?:, (?P<noise>laplace|uniform) noise)?(?:, (?P<norm>l1|linf) radius)?",
     re.ASCII,
 )
 _CONFORMAL = re.compile(
