@@ -111,13 +111,18 @@ class Sampling:
     a certificate, and slow."""
 
 
-class RecomputedSettings(TypedDict, total=False):
-    """Fields of ``Settings`` that stored counts allow to change."""
+class ComparedSettings(TypedDict, total=False):
+    """Fields of ``Settings`` that stored counts allow to change, for radii in every norm."""
 
     alpha: float
     class_from: ClassFrom
     bound: Bound
     top_k: int
+
+
+class RecomputedSettings(ComparedSettings, total=False):
+    """Fields of ``Settings`` that stored counts allow to change."""
+
     norm: Norm | None
 
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "distill": "Teach a student whose radius is proven in one pass.",
     "frontier": "What robustness costs a network, and what to choose.",
     "certify": "Certify the radius of each image.",
+    "radii": "All radii that stored counts give, side by side.",
     "recompute": "Certificates with other settings, from stored counts.",
     "estimate": "Estimate what certifying would cost.",
     "calibrate": "Learn a one-pass radius with a guarantee.",

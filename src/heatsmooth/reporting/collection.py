@@ -20,6 +20,7 @@ from heatsmooth.results.frontier import FrontierResult
 from heatsmooth.results.proof_audit import ProofAudit
 from heatsmooth.results.radii import Radii
 from heatsmooth.results.run_info import CalibrationChoices, RunInfo
+from heatsmooth.settings import NORM_NAMES
 from heatsmooth.statistics.bounds import Flags, Floats
 
 Pixels = NDArray[np.uint8]
@@ -105,7 +106,9 @@ class Training(_OfRun):
         chosen, summary = self.run.info.chosen, self.run.info.summary
         if self.smoothed and chosen.choices.method is None:
             preset = chosen.preset or (summary and summary.preset)
-            return f"HeatSmoothing ({one_line(preset)})" if preset else "HeatSmoothing"
+            noise = chosen.heat.distribution
+            how = ", ".join([one_line(preset)] * bool(preset) + [f"{noise} noise"] * (noise != "gaussian"))
+            return f"HeatSmoothing ({how})" if how else "HeatSmoothing"
         made = "distill" if self.run.info.command == "distill" else ""
         method = chosen.choices.method or (summary and summary.method) or made
         return METHODS.get(method, one_line(method))
@@ -162,6 +165,21 @@ class Certification:
     def top_k(self) -> int:
         """Within the radius, the label stays among this many classes."""
         return self.claims.basis.k
+
+    @property
+    def norm(self) -> str:
+        """How its radii are measured."""
+        return NORM_NAMES[self.claims.basis.norm]
+
+    @property
+    def noise(self) -> str:
+        """The noise that the network is averaged over."""
+        return self.claims.basis.noise.capitalize()
+
+    @property
+    def usual(self) -> bool:
+        """Whether its radii are L2, of Gaussian noise."""
+        return (self.claims.basis.noise, self.claims.basis.norm) == ("gaussian", "l2")
 
     @property
     def labelled(self) -> bool:
@@ -327,8 +345,11 @@ class Collection:
         return [c for c in self.certifications if model is not None and c.model == model and c.top_k == 1]
 
     def certified(self, model: str | None) -> Certification | None:
-        """The top-1 certificates of a model; fixed n before adaptive ones, which are exact at few radii only."""
-        return min(self.certifications_of(model), key=lambda c: c.claims.basis.anytime, default=None)
+        """The top-1 certificates of a model; L2 radii of Gaussian noise first, then those of a fixed n.
+
+        Adaptive ones are exact at few radii only.
+        """
+        return min(self.certifications_of(model), key=lambda c: (not c.usual, c.claims.basis.anytime), default=None)
 
     def model_name(self, model: str | None, run: str) -> str:
         """What a model is called: the run that made it, else the file named by --from, else its hash, else ``run``."""

@@ -35,7 +35,7 @@ class MainModel:
         maker = _last_made(collection, labelled)
         if maker is not None:
             return cls._made(maker, collection, names)
-        first = _first([*labelled, *collection.certifications])
+        first = _first([*sorted(labelled, key=lambda c: not c.usual), *collection.certifications])
         return cls(names.model_of(first), certified=first) if first else cls("")
 
     @classmethod
@@ -45,7 +45,8 @@ class MainModel:
             return cls(maker.name, maker, teacher, origin=teacher.name if teacher else "")
         of_teacher = [c for c in collection.certifications_of(maker.teacher) if c.labelled]
         origin = teacher.name if teacher else _first([names.model_of(c) for c in of_teacher])
-        before = _first([c for c in of_teacher if c.sigma == certified.sigma])
+        alike = (certified.sigma, certified.noise, certified.norm)
+        before = _first([c for c in of_teacher if (c.sigma, c.noise, c.norm) == alike])
         return cls(maker.name, maker, teacher, certified, before, origin or "")
 
     @property
@@ -55,7 +56,9 @@ class MainModel:
 
     @property
     def radius(self) -> float:
-        """The radius of the summary: the noise level."""
+        """The radius of the summary: the noise level; for L∞ 1/255."""
+        if self.certified is not None and self.certified.norm == "L∞":
+            return 1 / 255
         return (self.certified.sigma if self.certified else None) or 0.25
 
     def audit(self, collection: Collection) -> AuditResult | None:
