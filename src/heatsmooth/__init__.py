@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from heatsmooth.auditing import audit, audit_proofs
     from heatsmooth.calibration import Calibration, calibrate
     from heatsmooth.certification.certificates import certify
+    from heatsmooth.certification.clever import clever
     from heatsmooth.data import ImageSet, load_images
     from heatsmooth.exporting import export_onnx
     from heatsmooth.functions import compare, report
@@ -34,6 +35,7 @@ _HOMES = {
     "auditing": ("audit", "audit_proofs"),
     "calibration": ("Calibration", "calibrate"),
     "certification.certificates": ("certify",),
+    "certification.clever": ("clever",),
     "data": ("ImageSet", "load_images"),
     "exporting": ("export_onnx",),
     "functions": ("compare", "report"),
@@ -79,6 +81,7 @@ __all__ = [
     "bar",
     "calibrate",
     "certify",
+    "clever",
     "compare",
     "ddn",
     "distill",

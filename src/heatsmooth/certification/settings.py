@@ -39,9 +39,9 @@ class Settings:
     n_wrong: int | None = None
     """Fewer samples where the selected class is not the label. Such an image counts as 0 in any case. Its certificate
     stays valid. Not with `adaptive` or `top_k`."""
-    noise: Noise = "gaussian"
+    noise: Noise = field(default="gaussian", metadata={"group": "Other norms"})
     """Distribution of the noise. `sigma` is the standard deviation of each."""
-    norm: Norm | None = None
+    norm: Norm | None = field(default=None, metadata={"group": "Other norms"})
     """Norm of the radius (default: l2 with gaussian noise, else l1). gaussian: l2, l1 or linf. laplace: l1. uniform: l1
     or linf."""
 
@@ -109,6 +109,12 @@ class Sampling:
     clever: int = 0
     """Also record the CLEVER estimate of the network, from so many batches of gradients, as 50. It is an estimate, not
     a certificate, and slow."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.clever == 0 or self.clever > 1,
+            f"`clever`: expected at least 2 batches, or 0 for none, got {self.clever}",
+        )
 
 
 class ComparedSettings(TypedDict, total=False):

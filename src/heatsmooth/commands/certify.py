@@ -26,8 +26,6 @@ MAIN_SETTINGS = ("sigma", "n", "n0", "alpha")
 class Certify(Command):
     """Certify the radius of each image: of the average over noise, or without --sigma of a network made by distill.
 
-    The radius is L2 and the noise Gaussian, unless --noise and --norm say otherwise.
-
     Example: heatsmooth certify --data fashion-mini --from runs/smoothed --sigma 0.25 --images 100 --out runs/certified
     """
 

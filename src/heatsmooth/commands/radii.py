@@ -77,8 +77,13 @@ class Radii(Command):
     """A certified run."""
     changes: ComparedSettings = field(default_factory=ComparedSettings, metadata=grouped("Certificate", of=Settings))
 
-    def run(self, progress: Progress = silent) -> ComparedRadii:  # noqa: ARG002  # it takes no time
-        """All radii of all images that the run has certified so far."""
+    def run(self, progress: Progress = silent) -> ComparedRadii | None:  # noqa: ARG002  # it takes no time
+        """All radii of all images that the run has certified so far; None in a process that follows."""
+        from heatsmooth.commands.sharing import by_the_leader
+
+        return by_the_leader(None, self.compared)
+
+    def compared(self) -> ComparedRadii:
         from heatsmooth.certification.certificates import certificate
         from heatsmooth.certification.comparison import every_radius
         from heatsmooth.commands.certified import CertifiedRun
