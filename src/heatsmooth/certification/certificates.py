@@ -192,7 +192,7 @@ def _counted(job: Job[Any], tallies: dict[str, Tally], label: int | None, settin
         sums=tuple(estimation.sums.tolist()) if means else None,
         squares=tuple(estimation.squares.tolist()) if means else None,
         noise=settings.noise,
-        pixels=job.image.numel() if (settings.noise, settings.radius_norm) != ("gaussian", "l2") else None,
+        pixels=job.image.numel() if not settings.basis.usual else None,
     )
 
 

@@ -207,7 +207,7 @@ class CertifiedRun:
         )
         basis = self.settings.basis
         require(
-            (basis.noise, basis.norm) == ("gaussian", "l2"),
+            basis.usual,
             f"{where}: expected L2 radii of Gaussian noise, got those that are {basis}; certify with --noise gaussian "
             "--norm l2",
         )

@@ -54,7 +54,7 @@ class Recompute(Command):
             f"{settings.class_from}; leave it out",
         )
         counts = read_certificates(self.source) if self.out is None else counted.all_counts()
-        if (settings.noise, settings.radius_norm) != ("gaussian", "l2"):
+        if not settings.basis.usual:
             counts = [replace(item, pixels=counted.pixels) for item in counts]
         if settings.radius_norm != counted.settings.radius_norm:
             counts = [replace(item, clever=None) for item in counts]

@@ -240,7 +240,7 @@ def _guarantees(records: Collection, calibration: Calibration | None) -> Iterato
 
 def _norms(records: Collection) -> str:
     """The norms of all radii; a radius that is not L2 says so in its basis."""
-    others = sorted({item.norm for item in records.certifications} - {"L2"})
+    others = sorted({item.claims.basis.norm_name for item in records.certifications} - {"L2"})
     return " or ".join(["L2", *others])
 
 
@@ -251,7 +251,7 @@ PROVEN = (
 
 
 def _statistical(basis: Basis, sigma: float | None) -> str:
-    noise = "Gaussian noise" if basis.noise == "gaussian" else f"{basis.noise} noise"
+    noise = f"{basis.noise_name} noise"
     noise += "" if sigma is None else f" of standard deviation {plain(sigma)}"
     measured = "" if basis.norm == "l2" else f"{NORM_NAMES[basis.norm]} "
     keeps = "keeps its class" if basis.k == 1 else f"keeps the label among its {basis.k} most probable classes"

@@ -28,10 +28,16 @@ def _above_one(k: int) -> str:
 
 def _kind_columns() -> tuple[Column, Column]:
     """Noise and norm, where any is not Gaussian or L2."""
-    return (
-        Column("Noise", lambda item: "" if item.noise == "Gaussian" else item.noise, words=True),
-        Column("Norm", lambda item: "" if item.norm == "L2" else item.norm, words=True),
-    )
+
+    def noise(item: Certification) -> str:
+        basis = item.claims.basis
+        return "" if basis.noise == "gaussian" else basis.noise_name
+
+    def norm(item: Certification) -> str:
+        basis = item.claims.basis
+        return "" if basis.norm == "l2" else basis.norm_name
+
+    return Column("Noise", noise, words=True), Column("Norm", norm, words=True)
 
 
 def with_band(values: tuple[float, float, float]) -> str:
@@ -45,11 +51,11 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
     items = [item for item in collection.certifications if item.labelled]
     if not items:
         return None
-    largest = max((float(item.claims.radii.max()) for item in items if item.norm != "L∞"), default=0.0)
+    largest = max((float(item.claims.radii.max()) for item in items if item.claims.basis.norm != "linf"), default=0.0)
 
     def at(radius: float, text: str = "") -> Column:
         def value(item: Certification) -> tuple[float, float, float] | None:
-            if (item.norm == "L∞") != bool(text):
+            if (item.claims.basis.norm == "linf") != bool(text):
                 return None
             share = item.certified_at(radius)
             low, high = item.claims.certified_accuracy_band([radius], alpha=BAND)
@@ -76,7 +82,7 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
         "statistical radius of at least r. Abstentions count as errors. In brackets: 95 % Clopper–Pearson interval. "
         "ACR: the mean radius over all images, 0 where the class is wrong or the model abstains."
     )
-    if not all(item.usual for item in items):
+    if not all(item.claims.basis.usual for item in items):
         note += OTHER_KINDS
     return Table.of("Certified accuracy at a radius, and ACR", columns, items).noted("certified-accuracy", note)
 
@@ -113,7 +119,7 @@ def radii_table(collection: Collection, names: Names) -> Table | None:
     )
     if any(item.settings and item.settings.adaptive and item.settings.radii for item in items):
         note += " Adaptive runs with --radii are exact at those radii. Elsewhere, their radii are smaller."
-    if not all(item.usual for item in items):
+    if not all(item.claims.basis.usual for item in items):
         note += OTHER_KINDS
     return Table.of("Certified radii", columns, items).noted("certified-radii", note)
 

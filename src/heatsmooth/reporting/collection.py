@@ -20,7 +20,6 @@ from heatsmooth.results.frontier import FrontierResult
 from heatsmooth.results.proof_audit import ProofAudit
 from heatsmooth.results.radii import Radii
 from heatsmooth.results.run_info import CalibrationChoices, RunInfo
-from heatsmooth.settings import NORM_NAMES
 from heatsmooth.statistics.bounds import Flags, Floats
 
 Pixels = NDArray[np.uint8]
@@ -165,21 +164,6 @@ class Certification:
     def top_k(self) -> int:
         """Within the radius, the label stays among this many classes."""
         return self.claims.basis.k
-
-    @property
-    def norm(self) -> str:
-        """How its radii are measured."""
-        return NORM_NAMES[self.claims.basis.norm]
-
-    @property
-    def noise(self) -> str:
-        """The noise that the network is averaged over."""
-        return self.claims.basis.noise.capitalize()
-
-    @property
-    def usual(self) -> bool:
-        """Whether its radii are L2, of Gaussian noise."""
-        return (self.claims.basis.noise, self.claims.basis.norm) == ("gaussian", "l2")
 
     @property
     def labelled(self) -> bool:
@@ -349,7 +333,11 @@ class Collection:
 
         Adaptive ones are exact at few radii only.
         """
-        return min(self.certifications_of(model), key=lambda c: (not c.usual, c.claims.basis.anytime), default=None)
+        return min(
+            self.certifications_of(model),
+            key=lambda c: (not c.claims.basis.usual, c.claims.basis.anytime),
+            default=None,
+        )
 
     def model_name(self, model: str | None, run: str) -> str:
         """What a model is called: the run that made it, else the file named by --from, else its hash, else ``run``."""

@@ -24,7 +24,7 @@ def certified_charts(collection: Collection, names: Names) -> list[Chart]:
     figures: dict[tuple[int, str], list[Certification]] = {}
     for item in collection.certifications:
         if item.labelled:
-            figures.setdefault((item.top_k, item.norm), []).append(item)
+            figures.setdefault((item.top_k, item.claims.basis.norm_name), []).append(item)
     in_order = sorted(figures, key=lambda key: (key[0], key[1] != "L2", key[1]))
     return [_certified(figures[key], names, *key) for key in in_order]
 
@@ -34,7 +34,7 @@ def _certified(items: list[Certification], names: Names, top_k: int, norm: str) 
     at, lines = grid(max(most, 0.001 if norm == "L∞" else 0.05)), names.lines(items)
     series = [certified_series(item.claims, at, *lines[item.name]) for item in items]
     unknown = sum(item.cap is None for item in items)
-    noise = "Gaussian average" if all(item.noise == "Gaussian" for item in items) else "average over noise"
+    noise = "Gaussian average" if all(item.claims.basis.noise == "gaussian" for item in items) else "average over noise"
     file, tail = ("", "") if norm == "L2" else (f"-{'linf' if norm == 'L∞' else norm.lower()}", f", {norm}")
     what = "that are correct and certified" if top_k == 1 else f"whose label provably stays among the top {top_k}"
     caption = (

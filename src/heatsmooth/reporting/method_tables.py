@@ -1,7 +1,7 @@
 """The models of a report side by side, and how long their predictions take."""
 
 from heatsmooth.reporting.certificate_tables import STATISTICAL
-from heatsmooth.reporting.collection import Collection, Training
+from heatsmooth.reporting.collection import Certification, Collection, Training
 from heatsmooth.reporting.formats import count_text, distance_text, duration, plain, radius_text, share_text
 from heatsmooth.results.comparison import Timing
 from heatsmooth.results.guarantees import Subject
@@ -31,15 +31,20 @@ def methods_table(collection: Collection) -> Table | None:
 
         return Column(f"{kind} median", value, distance_text, "network · attack, upper bound")
 
+    def comparable(item: Training) -> Certification | None:
+        """Its L2 radii of Gaussian noise: those of other norms have no place in one column with them."""
+        certified = collection.certified(item.model)
+        return certified if certified and certified.claims.basis.usual else None
+
     def certified_at(radius: float) -> Column:
         def value(item: Training) -> float | None:
-            certified = collection.certified(item.model)
+            certified = comparable(item)
             return certified.certified_at(radius) if certified else None
 
         return Column(f"Certified at {plain(radius)}", value, share_text, STATISTICAL)
 
     def acr(item: Training) -> float | None:
-        certified = collection.certified(item.model)
+        certified = comparable(item)
         return certified.acr if certified else None
 
     def accuracy(item: Training) -> float | None:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal
 
 from heatsmooth.errors import InputError
-from heatsmooth.settings import Noise, Norm
+from heatsmooth.settings import NORM_NAMES, Noise, Norm
 
 Bound = Literal["one-sided", "two-sided"]
 ClassFrom = Literal["noise", "clean"]
@@ -61,6 +61,21 @@ class Basis:
     """Statistical: the noise that the network is averaged over."""
     norm: Norm = "l2"
     """How the radius is measured."""
+
+    @property
+    def usual(self) -> bool:
+        """Whether the radius is L2, and the noise Gaussian."""
+        return (self.noise, self.norm) == ("gaussian", "l2")
+
+    @property
+    def norm_name(self) -> str:
+        """The norm of the radius, for people."""
+        return NORM_NAMES[self.norm]
+
+    @property
+    def noise_name(self) -> str:
+        """The noise within a sentence: "Gaussian", "laplace" or "uniform"."""
+        return "Gaussian" if self.noise == "gaussian" else self.noise
 
     def __str__(self) -> str:
         """As it is on disk, and as ``Basis.read`` reads it; α with six digits."""
