@@ -34,7 +34,7 @@ from heatsmooth.training.methods import smooth
 from heatsmooth.training.settings import preset
 
 _HALF: dict[str, Any] = {"weight": 0.5}
-_CLEAN: dict[str, Any] = {"noise": "none", "estimator": "direction"}
+_CLEAN: dict[str, Any] = {"noisy_images": "none", "estimator": "direction"}
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "bootcamp": ("bootcamp", {}),
     "no ascent": ("bootcamp", {"ascent": 0.0}),
@@ -58,8 +58,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "clean images, direction": ("bootcamp", _CLEAN),
     "clean images, two directions": ("bootcamp", _CLEAN | {"projections": 2}),
     "clean images, projection": ("bootcamp", _CLEAN | {"estimator": "projection"}),
-    "noise on half, no penalty": ("bootcamp", {"noise": "fraction", "estimator": "none"}),
-    "noise on half, direction": ("bootcamp", {"noise": "fraction", "estimator": "direction"}),
+    "noise on half, no penalty": ("bootcamp", {"noisy_images": "fraction", "estimator": "none"}),
+    "noise on half, direction": ("bootcamp", {"noisy_images": "fraction", "estimator": "direction"}),
     "paper-imagenet, κ=1": ("paper-imagenet", {"projections": 1}),
     "paper-imagenet": ("paper-imagenet", {}),
     **{

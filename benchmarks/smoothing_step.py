@@ -44,8 +44,8 @@ def main() -> None:
         "paper-imagenet": partial(step, heat=preset("paper-imagenet", 0.25)[0]),
         "projection κ=10": partial(step, heat=preset("paper-cifar10", 0.1)[0]),
         "projection κ=1": partial(step, heat=preset("paper-cifar10", 0.1, projections=1)[0]),
-        "direction": partial(step, heat=preset("bootcamp", 0.25, noise="none", estimator="direction")[0]),
-        "exact": partial(step, heat=preset("bootcamp", 0.25, noise="none", estimator="exact")[0]),
+        "direction": partial(step, heat=preset("bootcamp", 0.25, noisy_images="none", estimator="direction")[0]),
+        "exact": partial(step, heat=preset("bootcamp", 0.25, noisy_images="none", estimator="exact")[0]),
     }
     steps = {name: _step(network, objective, batch) for name, objective in objectives.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}

@@ -67,7 +67,7 @@ def main(figure: Path) -> float:
             distance="squared-logits",
             penalty="logits",
             estimator="exact",
-            noise="none",
+            noisy_images="none",
             weight=0.5,
             epochs=100,
             lr=8.0,

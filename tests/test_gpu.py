@@ -118,7 +118,7 @@ def test_losses_are_those_of_the_cpu(device: str, preset: str) -> None:
 
     heat = Heat(0.25)
     if preset == "paper-imagenet":
-        heat = Heat(0.25, estimator="projection", projections=2, noise="fraction", penalty="logits")
+        heat = Heat(0.25, estimator="projection", projections=2, noisy_images="fraction", penalty="logits")
     teacher = network(CPU)
 
     def losses(where: str, draw: Draw) -> dict[str, float]:

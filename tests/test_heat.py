@@ -20,7 +20,7 @@ from heatsmooth.training.settings import Heat, preset
 from tests.conftest import Linear, tiny_classifier
 
 SIGMA = 0.25
-LOGITS = Heat(SIGMA, distance="squared-logits", penalty="logits", estimator="none", noise="none", weight=1.0)
+LOGITS = Heat(SIGMA, distance="squared-logits", penalty="logits", estimator="none", noisy_images="none", weight=1.0)
 """Clean images and logits all through: to be given an estimator."""
 
 
@@ -135,7 +135,7 @@ def test_noise_is_on_the_named_images(noise: str) -> None:
     torch.manual_seed(0)
     model = Watching(torch.randn(5, 16))
     images = torch.rand(1000, 1, 4, 4)
-    heat = Heat(SIGMA, noise=noise, estimator="none", ascent=0.0)  # type: ignore[arg-type]
+    heat = Heat(SIGMA, noisy_images=noise, estimator="none", ascent=0.0)  # type: ignore[arg-type]
     heat_smoothing(model, Batch(images, None, Draw(0), 0.0), teacher=Linear(torch.randn(5, 16)), heat=heat)
     moved = (model.seen[0][-1000:] - images).flatten(1)
     noisy = moved.abs().sum(1) > 0
@@ -235,7 +235,7 @@ def test_timesteps_approach_the_gaussian_average(weight: float, variance_factor:
             distance="squared-logits",
             penalty="logits",
             estimator="exact",
-            noise="none",
+            noisy_images="none",
             weight=weight,
             timesteps=timesteps,
         )
@@ -289,7 +289,7 @@ def test_the_penalty_of_paper_imagenet_is_that_of_the_public_code(classes: int, 
 def test_timesteps_hand_the_student_over() -> None:
     """Two timesteps of h = ½ at √2·σ are two smoothings at σ, the second with the first one's result as teacher."""
     model, loader = tiny_classifier(), loaders()["unlabelled"]
-    choices = {"penalty": "probabilities", "estimator": "exact", "noise": "none", "device": "cpu"}
+    choices = {"penalty": "probabilities", "estimator": "exact", "noisy_images": "none", "device": "cpu"}
     once = smooth(smooth(model, loader, sigma=SIGMA, **choices), loader, sigma=SIGMA, **choices)  # type: ignore[arg-type]
     twice = smooth(model, loader, sigma=math.sqrt(2) * SIGMA, timesteps=2, **choices)  # type: ignore[arg-type]
     for a, b in zip(once.parameters(), twice.parameters(), strict=True):
@@ -309,7 +309,7 @@ def test_bad_choices_are_refused() -> None:
         {"noise_fraction": 2.0},
         {"timesteps": 0},
         {"ascent": -1.0},
-        {"noise": "none"},
+        {"noisy_images": "none"},
     ):
         with pytest.raises(InputError, match="expected"):
             replace(good, **change)

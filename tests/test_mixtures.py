@@ -81,3 +81,8 @@ def test_the_randomised_bound_is_wrong_with_probability_alpha_exactly(p: float) 
     assert (bound < 1).all()
     with pytest.raises(InputError, match="`uniform`: expected numbers from 0 to 1, got 2"):
         randomised_lower(1, 2, 0.1, 2)
+
+
+def test_radii_out_of_reach_are_refused() -> None:
+    with pytest.raises(InputError, match=r"`radii`: expected some that noise of σ=0\.25 can reach, got 3"):
+        Settings(0.25, adaptive=True, radii=(0.25, 3.0))

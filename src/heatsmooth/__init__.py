@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from heatsmooth.auditing import audit, audit_agreement, audit_proofs
     from heatsmooth.calibration import Calibration, calibrate
     from heatsmooth.certification.certificates import certify
+    from heatsmooth.certification.clever import clever
     from heatsmooth.certification.noisy_passes import noisy_passes
     from heatsmooth.data import ImageSet, load_images
     from heatsmooth.exporting import export_onnx
@@ -36,6 +37,7 @@ _HOMES = {
     "auditing": ("audit", "audit_agreement", "audit_proofs"),
     "calibration": ("Calibration", "calibrate"),
     "certification.certificates": ("certify",),
+    "certification.clever": ("clever",),
     "certification.noisy_passes": ("noisy_passes",),
     "data": ("ImageSet", "load_images"),
     "exporting": ("export_onnx",),
@@ -88,6 +90,7 @@ __all__ = [
     "calibrate_under_attack",
     "certify",
     "claims_under_attack",
+    "clever",
     "compare",
     "ddn",
     "distill",

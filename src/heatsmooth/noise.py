@@ -6,6 +6,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from heatsmooth.settings import Noise
+
+LARGEST_UNIFORM = 1 - 2**-24
+"""The largest float32 below 1: it keeps the logarithm of Laplace noise finite."""
+
 
 def mixed_seed(*parts: int | str) -> int:
     """A 63-bit seed from the parts: equal parts give equal seeds, different parts give unrelated seeds.
@@ -17,6 +22,26 @@ def mixed_seed(*parts: int | str) -> int:
     """
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def fill_noise(numbers: Tensor, noise: Noise, sigma: float, generator: torch.Generator) -> None:
+    """Fill ``numbers`` with independent noise of mean 0 and standard deviation ``sigma``.
+
+    Laplace noise has the density exp(−|t|/b)/(2b) with b = σ/√2. Uniform noise lies in [−√3σ, √3σ].
+    """
+    if noise == "gaussian":
+        numbers.normal_(0, sigma, generator=generator)
+        return
+    numbers.uniform_(-1, 1, generator=generator)
+    _from_uniform(numbers, noise).mul_(sigma)
+
+
+def _from_uniform(numbers: Tensor, noise: Noise) -> Tensor:
+    """Uniform numbers in [−1, 1) become noise of standard deviation 1, in place."""
+    if noise == "uniform":
+        return numbers.mul_(3**0.5)
+    scale = numbers.abs().clamp_(max=LARGEST_UNIFORM).neg_().log1p_().div_(-(2**0.5))
+    return numbers.sign_().mul_(scale)
 
 
 class Draw:
@@ -53,6 +78,12 @@ class Draw:
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """Uniform numbers in [0, 1) of this shape; the first axis is the rows of this process."""
         return self._own_rows(torch.rand, shape)
+
+    def noise(self, noise: Noise, shape: Sequence[int]) -> Tensor:
+        """Noise of standard deviation 1, of this shape; the first axis is the rows of this process."""
+        if noise == "gaussian":
+            return self.normal(shape)
+        return _from_uniform(self.uniform(shape).mul_(2).sub_(1), noise)
 
     def _own_rows(self, generate: Callable[..., Tensor], shape: Sequence[int]) -> Tensor:
         rows, *rest = shape

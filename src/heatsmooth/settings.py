@@ -14,6 +14,28 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from heatsmooth.errors import require
 
+Noise = Literal["gaussian", "laplace", "uniform"]
+"""The distribution of the noise, independent for each value of an image; σ is its standard deviation."""
+Norm = Literal["l2", "l1", "linf"]
+"""How the length of a perturbation is measured."""
+NORMS: dict[Noise, tuple[Norm, ...]] = {
+    "gaussian": ("l2", "l1", "linf"),
+    "laplace": ("l1",),
+    "uniform": ("l1", "linf"),
+}
+"""By noise, the norms of its radii; the first one is its own."""
+NORM_NAMES: dict[Norm, str] = {"l2": "L2", "l1": "L1", "linf": "L∞"}
+
+
+def norm_of(noise: Noise, norm: Norm | None) -> Norm:
+    """The norm that is asked for, or that of the noise; an error where the noise has no radius in that norm."""
+    known = NORMS[noise]
+    require(
+        norm in (None, *known),
+        f"`norm`: expected {alternatives(known)} with {noise} noise, got {norm}; choose another norm or noise",
+    )
+    return norm or known[0]
+
 
 def check_positive(settings: object, *names: str) -> None:
     """Refuse fields that are not above 0; None is allowed."""

@@ -6,22 +6,23 @@ without the model.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Unpack, overload
+from dataclasses import dataclass, replace
+from typing import Any, Unpack, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from heatsmooth.certification import stopping
+from heatsmooth.certification.clever import clever
 from heatsmooth.certification.deterministic import certify_network
-from heatsmooth.certification.radii import largest_radius, radii_of
+from heatsmooth.certification.radii import DIGITS, largest_radius, radii_of
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally
 from heatsmooth.certification.settings import Sampling, Settings, SettingsChanges
 from heatsmooth.data import ImageSet, as_unit_interval
 from heatsmooth.errors import InputError, require
 from heatsmooth.models import check_independence, count_classes, device_of, for_inference
-from heatsmooth.noise import mixed_seed
+from heatsmooth.noise import fill_noise, mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate, Certificates, Counted
 from heatsmooth.results.deterministic import NetworkCertificates
@@ -64,9 +65,12 @@ def certificate(counted: Counted, settings: Settings) -> Certificate:
     """Class, radius, abstention and guarantee by these settings, from what was counted for an image.
 
     The radius covers the selected class, or for top-k the label where it is known. Two cases are refused: counts
-    sampled at another σ, and adaptive counts under a bound for a fixed number of samples.
+    sampled with another noise or σ, and adaptive counts under a bound for a fixed number of samples.
     """
-    require(counted.sigma == settings.sigma, f"expected counts of noise σ={settings.sigma:g}, got {counted.sigma:g}")
+    require(
+        (counted.noise, counted.sigma) == (settings.noise, settings.sigma),
+        f"expected counts of {settings.noise} noise σ={settings.sigma:g}, got {counted.noise} {counted.sigma:g}",
+    )
     require(
         settings.adaptive or not counted.adaptive,
         "expected a bound for any stopping on adaptive counts, got one for fixed n; leave the counts as they are",
@@ -87,6 +91,7 @@ def certificate(counted: Counted, settings: Settings) -> Certificate:
         settings,
         one_pass=np.array([counted.clean_probabilities[target]]),
         uniform=None if counted.uniform is None else np.array([counted.uniform]),
+        pixels=counted.pixels,
     )
     return counted.with_radius(
         predicted=selected,
@@ -130,7 +135,9 @@ def certify_each(
     begin = time.monotonic()
     for number, (done_job, tallies) in enumerate(sampler.run(map(job, todo)), start=1):
         drawn = Drawn(done_job.index, tallies, done_job.seconds)
-        counted = counted_of(drawn, label_of[done_job.index], settings, sampling)
+        counted = counted_of(drawn, label_of[done_job.index], settings, sampling, pixels=done_job.image.numel())
+        if sampling.clever:
+            counted = replace(counted, clever=_clever(model, done_job, settings, sampling))
         certified = certificate(counted, settings)
         abstained += certified.abstain
         speed = sampler.samples / (time.monotonic() - begin)
@@ -145,16 +152,18 @@ def prepared(model: nn.Module, images: ImageSet, settings: Settings, sampling: S
     ``first``: up to four of the images, on which the faster form is compared with the network.
     """
     examples = first.to(device_of(model)).repeat(13, 1, 1, 1)[:CHUNK]
-    noise = torch.randn(examples[4:].shape, generator=torch.Generator().manual_seed(0))
-    examples[4:] += settings.sigma * noise.to(examples.device)
+    noise = torch.empty(examples[4:].shape)
+    fill_noise(noise, settings.noise, settings.sigma, torch.Generator().manual_seed(0))
+    examples[4:] += noise.to(examples.device)
     classes = count_classes(model, examples)
     images.check_classes(classes)
-    _check_possible(settings, classes)
+    _check_possible(settings, classes, pixels=first[0].numel())
     check_independence(model, examples)
     fast = for_inference(model, examples, compiled=sampling.compiled)
     return Sampler(
         fast,
         sigma=settings.sigma,
+        noise=settings.noise,
         classes=classes,
         seed=sampling.seed,
         batch_size=sampling.batch_size,
@@ -162,7 +171,7 @@ def prepared(model: nn.Module, images: ImageSet, settings: Settings, sampling: S
     )
 
 
-def _check_possible(settings: Settings, classes: int) -> None:
+def _check_possible(settings: Settings, classes: int, *, pixels: int) -> None:
     """Refuse what could never certify anything, before any work is done."""
     require(settings.top_k < classes, f"`top_k`: expected less than the {classes} classes, got {settings.top_k}")
     plain = settings.top_k == 1 and settings.bound == "one-sided"
@@ -170,7 +179,11 @@ def _check_possible(settings: Settings, classes: int) -> None:
         plain or not settings.adaptive,
         "`adaptive`: expected one-sided top-1 certificates, got others; leave it out",
     )
-    ever = settings.n > 0 and largest_radius(settings, classes) is not None
+    require(
+        settings.radius_norm != "linf" or not settings.adaptive,
+        "`adaptive`: expected l2 or l1 radii, got linf; certify those, then use heatsmooth recompute --norm linf",
+    )
+    ever = settings.n > 0 and largest_radius(settings, classes, pixels=pixels) is not None
     require(
         ever,
         f"`n`: expected enough samples to certify anything at α={settings.alpha:g}, got {settings.n}; raise `n` or α",
@@ -186,8 +199,8 @@ class Drawn:
     seconds: float = 0.0
 
 
-def counted_of(drawn: Drawn, label: int | None, settings: Settings, sampling: Sampling) -> Counted:
-    """What was sampled for an image: the part of a certificate that the model is needed for."""
+def counted_of(drawn: Drawn, label: int | None, settings: Settings, sampling: Sampling, *, pixels: int) -> Counted:
+    """What was sampled for an image of so many values: the part of a certificate that the model is needed for."""
     tallies = drawn.tallies
     clean, estimation, selection = tallies[CLEAN], tallies["estimation"], tallies.get("selection")
     return Counted(
@@ -205,6 +218,8 @@ def counted_of(drawn: Drawn, label: int | None, settings: Settings, sampling: Sa
         seconds=round(drawn.seconds, 4),
         sums=tuple(estimation.sums.tolist()) if sampling.means else None,
         squares=tuple(estimation.squares.tolist()) if sampling.means else None,
+        noise=settings.noise,
+        pixels=None if settings.basis.usual else pixels,
         uniform=uniform_number(sampling.seed, drawn.index) if settings.bound == "randomised" else None,
     )
 
@@ -220,6 +235,13 @@ def uniform_number(seed: int, index: int) -> float:
     It cannot be drawn again without drawing all samples again.
     """
     return mixed_seed(seed, "randomised bound", index) / 2**63
+
+
+def _clever(model: nn.Module, job: Job[Any], settings: Settings, sampling: Sampling) -> float:
+    """The CLEVER estimate of the network at the image, in the norm of the radii."""
+    seed = mixed_seed(sampling.seed, "clever", job.index)
+    estimate = clever(model, job.image[None], norm=settings.radius_norm, batches=sampling.clever, seed=seed)
+    return round(float(estimate[0]), DIGITS)
 
 
 @overload
@@ -268,14 +290,16 @@ def certify(
 
     ``model``: in evaluation mode, takes images in [0, 1] to logits.
     ``images``: an ``ImageSet``, or a tensor (images, channels, height, width) in [0, 1].
-    ``sigma``: standard deviation of the Gaussian noise, in [0, 1] pixels; None for a deterministic certificate.
+    ``sigma``: standard deviation of the noise, in [0, 1] pixels; None for a deterministic certificate.
     ``labels``: (images,), for certified accuracy; the certificates do not depend on them, unless ``top_k`` > 1 or
     ``n_wrong`` is given.
     ``seed``: determines the noise. ``batch_size``: samples evaluated together; results do not depend on it.
     ``compiled``: use ``torch.compile``. ``progress``: is told what is done.
     ``settings``: fields of ``Settings``: ``n`` (noise samples per image, default 10,000), ``n0`` (samples that select
     the class, 100), ``alpha`` (probability that a certificate is false, 0.001), ``class_from`` (``noise`` or
-    ``clean``), ``adaptive``, ``radii``, ``sequence``, ``prior``, ``tolerance``, ``bound``, ``top_k``, ``n_wrong``.
+    ``clean``), ``adaptive``, ``radii``, ``sequence``, ``prior``, ``tolerance``, ``bound``, ``top_k``, ``n_wrong``,
+
+    ``noise`` (``gaussian``, ``laplace`` or ``uniform``) and ``norm`` (``l2``, ``l1`` or ``linf``).
     """
     fits = isinstance(images, ImageSet) or (isinstance(images, Tensor) and images.ndim == 4)
     require(fits, "expected images as a tensor (images, channels, height, width) or an ImageSet, got something else")

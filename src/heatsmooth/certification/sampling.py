@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import device_of, images_of_a_pass
-from heatsmooth.noise import mixed_seed
+from heatsmooth.noise import fill_noise, mixed_seed
+from heatsmooth.settings import Noise
 
 CHUNK = 50
 """Samples that share a seed. Another number would give other noise, and so other counts."""
@@ -114,9 +115,9 @@ class Sampler:
     """Runs procedures over images, a batch of samples at a time.
 
     ``model``: in evaluation mode; it is only called in inference mode. ``sigma``: of the noise, in [0, 1] pixels.
-    ``classes``: of the model. ``seed``: determines the noise. ``batch_size``: samples evaluated together, at least
-    ``CHUNK``; by default 100 on a CPU and 1,000 elsewhere. It is halved when memory runs out. ``even``: fill every
-    batch to that size, as compiled networks need.
+    ``noise``: its distribution. ``classes``: of the model. ``seed``: determines the noise. ``batch_size``: samples
+    evaluated together, at least ``CHUNK``; by default 100 on a CPU and 1,000 elsewhere. It is halved when memory runs
+    out. ``even``: fill every batch to that size, as compiled networks need.
 
     On a CPU each thread evaluates batches with its own replica of the network, with shared weights. This is faster than
     sharing every convolution. Batches are counted in the order in which they were filled.
@@ -127,6 +128,7 @@ class Sampler:
         model: nn.Module,
         *,
         sigma: float,
+        noise: Noise = "gaussian",
         classes: int,
         seed: int = 0,
         batch_size: int | None = None,
@@ -141,7 +143,7 @@ class Sampler:
         require(
             training is None, f"expected a network in evaluation mode, got {training} in training; call model.eval()"
         )
-        self.sigma, self.classes, self.seed, self.even = sigma, classes, seed, even
+        self.sigma, self.noise, self.classes, self.seed, self.even = sigma, noise, classes, seed, even
         self.batch_size = max(CHUNK, batch_size)
         self._threads = torch.get_num_threads()
         replicas = _replicas(model, self._threads if self.device.type == "cpu" and not even else 1)
@@ -254,9 +256,10 @@ class Sampler:
         chunk, offset = divmod(part.start, CHUNK)
         generator = torch.Generator(self.device).manual_seed(_chunk_seed(self.seed, part.stream, part.job.index, chunk))
         if part.count == CHUNK:
-            piece.normal_(0, self.sigma, generator=generator)
+            fill_noise(piece, self.noise, self.sigma, generator)
         else:
-            whole = torch.empty(CHUNK, *piece.shape[1:], device=self.device).normal_(0, self.sigma, generator=generator)
+            whole = torch.empty(CHUNK, *piece.shape[1:], device=self.device)
+            fill_noise(whole, self.noise, self.sigma, generator)
             piece.copy_(whole[offset : offset + part.count])
         piece.add_(part.job.pixels)
 

@@ -5,15 +5,17 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import numpy as np
-from scipy import special
 
 from heatsmooth.errors import require
 from heatsmooth.results.guarantees import Basis, BasisKind, Bound, ClassFrom
 from heatsmooth.results.schema import LARGEST, from_json
-from heatsmooth.settings import check_at_least, check_choices, check_positive
+from heatsmooth.settings import Noise, Norm, check_at_least, check_choices, check_positive, norm_of
 from heatsmooth.statistics.mixtures import Mixture, Prior, mixture_of
+from heatsmooth.statistics.noises import Smoothing
 
 Sequence = Literal["mixture", "beta"]
+MOST_LIKELY = 1 - 1e-9
+"""No number of samples in practice shows that a class is more probable than this."""
 MARGIN = 1e-8
 """Added to an asked radius: radii are rounded down to 9 decimals, and must still reach it."""
 
@@ -53,6 +55,11 @@ class Settings:
     n_wrong: int | None = None
     """Fewer samples where the selected class is not the label. Such an image counts as 0 in any case. Its certificate
     stays valid. Not with `adaptive` or `top_k`."""
+    noise: Noise = field(default="gaussian", metadata={"group": "Other norms"})
+    """Distribution of the noise. `sigma` is the standard deviation of each."""
+    norm: Norm | None = field(default=None, metadata={"group": "Other norms"})
+    """Norm of the radius (default: l2 with gaussian noise, else l1). gaussian: l2, l1 or linf. laplace: l1. uniform: l1
+    or linf."""
 
     def __post_init__(self) -> None:
         check_positive(self, "sigma", "tolerance")
@@ -60,6 +67,9 @@ class Settings:
         check_choices(self)
         require(0 < self.alpha < 0.5, f"`alpha`: expected a number above 0 and below 0.5, got {self.alpha}")
         require(all(r >= 0 for r in self.radii), f"`radii`: expected 0 or more, got {self.radii}")
+        plain = self.top_k == 1 or self.noise == "gaussian"
+        require(plain, f"`top_k`: expected 1 with {self.noise} noise, got {self.top_k}; leave it out")
+        norm_of(self.noise, self.norm)
         if self.n_wrong is not None:
             require(0 < self.n_wrong <= self.n, f"`n_wrong`: expected from 1 to `n` {self.n}, got {self.n_wrong}")
             plain = self.top_k == 1 and not self.adaptive
@@ -67,6 +77,8 @@ class Settings:
         if self.bound == "randomised":
             plain = self.top_k == 1 and not self.adaptive
             require(plain, "`bound` randomised: expected top-1 certificates of a fixed n, got others; use one-sided")
+        reachable = not self.mixes or max(self.levels) < MOST_LIKELY
+        require(reachable, f"`radii`: expected some that noise of σ={self.sigma:g} can reach, got {max(self.radii):g}")
         require(self.prior is None or self.mixes, "`prior`: expected `adaptive` and `radii` beside it; leave it out")
 
     @classmethod
@@ -82,8 +94,20 @@ class Settings:
 
     def describe(self) -> dict[str, object]:
         """What a run records; newer fields only where they are used, as in runs from before they existed."""
-        used = {"n_wrong": self.n_wrong is not None, "prior": self.prior is not None, "sequence": self.mixes}
-        return {name: value for name, value in asdict(self).items() if used.get(name, True)}
+        used = {
+            "n_wrong": self.n_wrong is not None,
+            "prior": self.prior is not None,
+            "sequence": self.mixes,
+            "noise": self.noise != "gaussian",
+            "norm": self.radius_norm != "l2",
+        }
+        values = asdict(self) | {"norm": self.radius_norm}
+        return {name: value for name, value in values.items() if used.get(name, True)}
+
+    @property
+    def radius_norm(self) -> Norm:
+        """The norm of the radii."""
+        return norm_of(self.noise, self.norm)
 
     @property
     def mixes(self) -> bool:
@@ -92,9 +116,10 @@ class Settings:
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The probabilities p = Φ(r/σ) that decide the radii, ascending, with a margin for rounding radii down."""
+        """The probabilities that decide the radii, ascending, with a margin for rounding radii down: Φ(r/σ) for L2."""
         radii = np.unique(np.array(self.radii, dtype=np.float64))
-        return tuple(special.ndtr((radii + MARGIN) / self.sigma).tolist())
+        smoothing = Smoothing(self.sigma, self.noise, norm_of(self.noise, None))
+        return tuple(smoothing.probability(radii + MARGIN).tolist())
 
     def mixture(self, one_pass: float) -> Mixture:
         """The capitals for an image whose class has this probability in one pass."""
@@ -111,6 +136,8 @@ class Settings:
             k=self.top_k,
             anytime=self.adaptive,
             n_wrong=self.n_wrong,
+            noise=self.noise,
+            norm=self.radius_norm,
         )
 
 
@@ -126,6 +153,15 @@ class Sampling:
     """Use torch.compile."""
     means: bool = False
     """Also record mean probabilities, for the L-bound of the average."""
+    clever: int = 0
+    """Also record the CLEVER estimate of the network, from so many batches of gradients, as 50. It is an estimate, not
+    a certificate, and slow."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.clever == 0 or self.clever > 1,
+            f"`clever`: expected at least 2 batches, or 0 for none, got {self.clever}",
+        )
 
 
 @dataclass(frozen=True)
@@ -170,13 +206,19 @@ class Budget:
         return (samples, self.samples) if self.samples is not None else (int(seconds), int(self.seconds or 0))
 
 
-class RecomputedSettings(TypedDict, total=False):
-    """Fields of ``Settings`` that stored counts allow to change."""
+class ComparedSettings(TypedDict, total=False):
+    """Fields of ``Settings`` that stored counts allow to change, for radii in every norm."""
 
     alpha: float
     class_from: ClassFrom
     bound: Bound
     top_k: int
+
+
+class RecomputedSettings(ComparedSettings, total=False):
+    """Fields of ``Settings`` that stored counts allow to change."""
+
+    norm: Norm | None
 
 
 class SettingsChanges(RecomputedSettings, total=False):
@@ -190,3 +232,4 @@ class SettingsChanges(RecomputedSettings, total=False):
     prior: Prior | None
     tolerance: float
     n_wrong: int | None
+    noise: Noise

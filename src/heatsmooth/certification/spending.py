@@ -5,6 +5,7 @@ per sample are expected to be certified. The rule sees counts and one-pass proba
 hold for any such rule, because the capital of each image holds at all times.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -120,7 +121,8 @@ class Task:
         require(
             settings.mixes, "`budget`: expected `radii` and `sequence` mixture beside it, got others; name the radii"
         )
-        require(not self.sampling.means, "`budget`: expected no `means` beside it, got both; leave one out")
+        more = self.sampling.means or self.sampling.clever > 0
+        require(not more, "`budget`: expected no `means` or `clever` beside it, got both; leave one out")
         first = 1 + (settings.n0 if settings.class_from == "noise" else 0) + min(CHUNK, settings.n)
         require(
             self.budget.samples is None or self.budget.samples >= first * count,
@@ -184,7 +186,9 @@ def certify_within(
     images = task.images
     labels = [None] * len(images) if images.labels is None else images.known_labels().tolist()
     for index, position in task.positions.items():
-        counted = counted_of(account.images[index], labels[position], task.settings, task.sampling)
+        counted = counted_of(
+            account.images[index], labels[position], task.settings, task.sampling, pixels=math.prod(images.shape)
+        )
         yield certificate(counted, task.settings)
 
 

@@ -10,8 +10,10 @@ from typing import Protocol
 import numpy as np
 from scipy import special
 
+from heatsmooth.settings import Noise, Norm
 from heatsmooth.statistics.bounds import Floats, Integers
 from heatsmooth.statistics.mixtures import Mixture
+from heatsmooth.statistics.noises import Smoothing
 from heatsmooth.statistics.sequences import anytime_exceeds, anytime_lower, anytime_upper, stopped_lower
 
 LEAST_CHANCE = 0.05
@@ -39,13 +41,17 @@ class Wanted(Protocol):
     @property
     def n(self) -> int: ...
     @property
-    def sigma(self) -> float: ...
-    @property
     def alpha(self) -> float: ...
     @property
     def radii(self) -> tuple[float, ...]: ...
     @property
     def tolerance(self) -> float: ...
+    @property
+    def sigma(self) -> float: ...
+    @property
+    def noise(self) -> Noise: ...
+    @property
+    def radius_norm(self) -> Norm: ...
     @property
     def mixes(self) -> bool: ...
     def mixture(self, one_pass: float) -> Mixture: ...
@@ -61,10 +67,11 @@ def may_stop(sampled: Sampled, selected: int, wanted: Wanted, one_pass: float = 
         return True
     if wanted.mixes:
         return bool(wanted.mixture(one_pass).gain(count, n, wanted.alpha) < 1 / (MOST_PER_RADIUS * wanted.n))
+    smoothing = Smoothing(wanted.sigma, wanted.noise, wanted.radius_norm)
     if wanted.radii:
-        levels = tuple(special.ndtr(np.array(wanted.radii) / wanted.sigma).tolist())
+        levels = tuple(smoothing.probability(np.array(wanted.radii)).tolist())
         return all_decided(count, n, wanted.n, wanted.alpha, levels)
-    return width(count, n, wanted.alpha, wanted.sigma) <= wanted.tolerance
+    return width(count, n, wanted.alpha, smoothing) <= wanted.tolerance
 
 
 def all_decided(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...]) -> bool:
@@ -84,12 +91,12 @@ def chance(count: int, n: int, most: int, alpha: float, levels: tuple[float, ...
     return np.asarray(special.ndtr((mean - missing + 0.5) / spread))
 
 
-def width(count: int, n: int, alpha: float, sigma: float) -> float:
+def width(count: int, n: int, alpha: float, smoothing: Smoothing) -> float:
     """How much larger than its present lower bound the radius may still become."""
     low, high = (
         max(float(p), 0.5) for p in (anytime_lower(count, n, alpha / 2), anytime_upper(count, n, LEAST_CHANCE))
     )
-    return float(sigma * (special.ndtri(high) - special.ndtri(low)))
+    return float(smoothing.one_sided(high)[0] - smoothing.one_sided(low)[0])
 
 
 @cache

@@ -1,5 +1,6 @@
 """What is read of certified runs, and what their certificates say together."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,22 @@ from heatsmooth.errors import require
 from heatsmooth.results.certificates import Certificate, Certificates, read_certificates
 from heatsmooth.results.deterministic import SETTINGS, NetworkCertificate, NetworkCertificates
 from heatsmooth.results.guarantees import Subject
-from heatsmooth.results.run_info import RunInfo
+from heatsmooth.results.run_info import HeatChoices, RunInfo
+from heatsmooth.settings import Noise, Norm
 from heatsmooth.statistics.mixtures import Prior, fitted_prior
 from heatsmooth.statistics.radii import round_down
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Radii of the certified accuracies in a summary."""
+LINF_PARTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""The same for L∞, in 1/255."""
 PROVEN_RADII = (0.0, 36 / 255, 0.25, 72 / 255, 108 / 255, 0.5, 0.75, 1.0)
 """The same for deterministic certificates; those of Lipschitz networks are published at multiples of 36/255."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertificationResult:
-    """What the certificates of a run say together; radii are L2 in [0, 1] pixels, rounded down."""
+    """What the certificates of a run say together; radii are in [0, 1] pixels, rounded down."""
 
     command: str = "certify"
     out: str | None = None
@@ -37,6 +41,10 @@ class CertificationResult:
     """Images certified so far."""
     sigma: float | None = None
     """None for deterministic certificates, which have no noise."""
+    noise: Noise | None = None
+    """The distribution of the noise, if it is not Gaussian."""
+    norm: Norm | None = None
+    """How the radii are measured, if it is not L2."""
     subject: Subject
     basis: str
     abstained: int
@@ -60,10 +68,12 @@ class CertificationResult:
 def summarised(certificates: list[Certificate], settings: Settings, **run: Any) -> CertificationResult:
     """The summary of certificates; ``run``: the fields that say which run they are of."""
     certified = Certificates.of(certificates)
-    cap = largest_radius(settings, certified.counts.shape[1]) or 0.0
+    cap = largest_radius(settings, certified.counts.shape[1], pixels=certified.pixels) or 0.0
     result = CertificationResult(
         images=len(certified),
         sigma=settings.sigma,
+        noise=None if settings.noise == "gaussian" else settings.noise,
+        norm=None if settings.radius_norm == "l2" else settings.radius_norm,
         subject=certified.subject,
         basis=str(certified.basis),
         abstained=int(certified.abstained.sum()),
@@ -74,11 +84,10 @@ def summarised(certificates: list[Certificate], settings: Settings, **run: Any) 
     )
     if certified.labels is None:
         return result
-    radii = sorted(settings.radii) if settings.mixes else RADII
     return replace(
         result,
         one_pass_accuracy=float(certified.one_pass_correct.mean()),
-        certified_accuracy=shares([radius for radius in radii if radius <= cap], certified.certified_accuracy),
+        certified_accuracy=shares(round_radii(settings, cap), certified.certified_accuracy),
         average_certified_radius=round_down(certified.average_certified_radius, 6),
     )
 
@@ -105,16 +114,29 @@ def proven_summary(certificates: list[NetworkCertificate], **run: Any) -> Certif
     )
 
 
+def round_radii(settings: Settings, cap: float) -> list[float]:
+    """Those of the usual radii that are possible; for L∞, multiples of 1/255. Else those asked for."""
+    usual = tuple(part / 255 for part in LINF_PARTS) if settings.radius_norm == "linf" else RADII
+    radii = sorted(settings.radii) if settings.mixes else usual
+    return [radius for radius in radii if radius <= cap]
+
+
 def shares(radii: Any, accuracy: Any) -> dict[str, float]:
     """By radius as text, the share of images that reach it."""
     return {f"{radius:g}": round(float(share), 6) for radius, share in zip(radii, accuracy(radii), strict=True)}
 
 
-def other_sigma(source: Path, sigma: float) -> str | None:
+def other_noise(source: Path, settings: Settings) -> str | None:
     """What a summary says if the network was smoothed for another noise than it is certified with."""
     file = source / "run.json"
-    aimed = RunInfo.read(file).chosen.heat.sigma if file.is_file() else None
-    return None if aimed in (None, sigma) else f"smoothed for σ={aimed:g}, certified with σ={sigma:g}"
+    aimed = RunInfo.read(file).chosen.heat if file.is_file() else HeatChoices()
+    if aimed.sigma is None or (aimed.sigma, aimed.distribution) == (settings.sigma, settings.noise):
+        return None
+    before, now = (
+        f"{'' if noise == 'gaussian' else noise + ' noise of '}σ={sigma:g}"
+        for noise, sigma in ((aimed.distribution, aimed.sigma), (settings.noise, settings.sigma))
+    )
+    return f"smoothed for {before}, certified with {now}"
 
 
 @dataclass(frozen=True)
@@ -159,6 +181,11 @@ class CertifiedRun:
         channels, height, width = self.info.chosen.data.shape or (0, 0, 0)
         return channels, height, width
 
+    @property
+    def pixels(self) -> int:
+        """Values of an image: channels × height × width."""
+        return math.prod(self.shape)
+
     def all_counts(self) -> list[Certificate]:
         """All certificates as they are; those of an unfinished run are refused."""
         certificates = read_certificates(self.directory)
@@ -181,6 +208,11 @@ class CertifiedRun:
             "without --n-wrong",
         )
         basis = self.settings.basis
+        require(
+            basis.usual,
+            f"{where}: expected L2 radii of Gaussian noise, got those that are {basis}; certify with --noise gaussian "
+            "--norm l2",
+        )
         other = next((str(item.basis) for item in certificates if str(item.basis) != str(basis)), None)
         require(other is None, f"{where}: expected certificates that are {basis}, got {other}; certify again")
         return [replace(item, basis=basis) for item in certificates]

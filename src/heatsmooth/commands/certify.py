@@ -25,7 +25,7 @@ MAIN_SETTINGS = ("sigma", "n", "n0", "alpha")
 
 @dataclass(frozen=True, kw_only=True)
 class Certify(Command):
-    """Certify the L2 radius of each image: of the Gaussian average, or without --sigma of a network made by distill.
+    """Certify the radius of each image: of the average over noise, or without --sigma of a network made by distill.
 
     Example: heatsmooth certify --data fashion-mini --from runs/smoothed --sigma 0.25 --images 100 --out runs/certified
     """
@@ -124,6 +124,7 @@ class Certify(Command):
             "chunk": CHUNK,
             "seed": self.sampling.seed,
             **({} if self.budget is None else {"budget": str(self.budget)}),
+            **({"clever": self.sampling.clever} if self.sampling.clever else {}),
         }
 
     def _certificates(
@@ -179,7 +180,7 @@ class Certify(Command):
 
     def _summary(self, images: "ImageSet") -> "CertificationResult":
         """What all certificates of the run say together."""
-        from heatsmooth.commands.certified import other_sigma, proven_summary, summarised
+        from heatsmooth.commands.certified import other_noise, proven_summary, summarised
         from heatsmooth.results.certificates import read_certificates
         from heatsmooth.results.deterministic import read_network_certificates
         from heatsmooth.results.logs import write_log
@@ -190,5 +191,5 @@ class Certify(Command):
         certificates = read_certificates(self.out)
         if self.tsv is not None:
             write_log(certificates, self.tsv)
-        note = other_sigma(self.network.source, self.settings.sigma)
+        note = other_noise(self.network.source, self.settings)
         return summarised(certificates, self.settings, note=note, **run)

@@ -9,6 +9,7 @@ from heatsmooth.commands.certify import MAIN_SETTINGS
 from heatsmooth.commands.command import Command
 from heatsmooth.commands.inputs import RUNNING, WHICH, Images, Network, Shard
 from heatsmooth.commands.options import grouped
+from heatsmooth.errors import require
 from heatsmooth.progress import Progress, silent
 from heatsmooth.settings import check_positive
 
@@ -64,6 +65,8 @@ class Estimate(Command):
 
     def __post_init__(self) -> None:
         check_positive(self, "throughput")
+        more = self.sampling.clever
+        require(not more, f"`clever`: expected none, got {more}; only samples of certificates are estimated")
 
     def run(self, progress: Progress = silent) -> Cost:
         """Measure the speed and compute the cost."""

@@ -28,7 +28,8 @@ COMMANDS = {
     "smooth": "Make a network robust: one epoch, no labels.",
     "distill": "Teach a student whose radius is proven in one pass.",
     "frontier": "What robustness costs a network, and what to choose.",
-    "certify": "Certify the L2 radius of each image.",
+    "certify": "Certify the radius of each image.",
+    "radii": "All radii that stored counts give, side by side.",
     "recompute": "Certificates with other settings, from stored counts.",
     "estimate": "Estimate what certifying would cost.",
     "calibrate": "Learn a one-pass radius with a guarantee.",
@@ -271,7 +272,9 @@ def _explained(name: str, error: "cyclopts.CycloptsError", options: tuple[Option
     if isinstance(error, cyclopts.CoercionError) and error.token is not None and option is not None:
         if isinstance(error.__cause__, InputError):
             return str(error.__cause__)
-        return f"{flag}: expected {_expected(option)}, got {error.token.value!r}{_remedy(name, option)}"
+        return (
+            f"{flag}: expected {_expected(option)}, got {error.token.value!r}{_remedy(name, option, error.token.value)}"
+        )
     if isinstance(error, cyclopts.RepeatArgumentError):
         return f"{flag}: expected once, got it again; leave one out"
     if isinstance(error, cyclopts.UnusedCliTokensError):
@@ -287,7 +290,9 @@ def _expected(option: Option) -> str:
     return {int: "a whole number", float: "a number", bool: "no value"}.get(option.kind, "another value")
 
 
-def _remedy(name: str, option: Option) -> str:
+def _remedy(name: str, option: Option, value: str) -> str:
+    if (name, option.name) == ("smooth", "noise") and value in ("none", "fraction", "copy"):
+        return f"; use --noisy-images {value}"
     return "; name a file by --class-names" if (name, option.name) == ("serve", "classes") else ""
 
 

@@ -54,6 +54,10 @@ class Recompute(Command):
             f"{settings.class_from}; leave it out",
         )
         counts = read_certificates(self.source) if self.out is None else counted.all_counts()
+        if not settings.basis.usual:
+            counts = [replace(item, pixels=counted.pixels) for item in counts]
+        if settings.radius_norm != counted.settings.radius_norm:
+            counts = [replace(item, clever=None) for item in counts]
         certificates = [certificate(item, settings) for item in counts]
         if self.out is not None:
             made_of = {"certificate": settings.describe(), "counts": str(self.source.resolve())}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Smooth(Command):
-    """Make a trained network robust to L2 perturbations: one epoch, no labels.
+    """Make a trained network robust to L2 perturbations, or with --noise and --norm to others: one epoch, no labels.
 
     Example: heatsmooth smooth --data fashion-mini --from runs/baseline --sigma 0.25 --out runs/smoothed
     """
@@ -171,8 +171,10 @@ class Smooth(Command):
         if test.labels is None:
             return result
         seed = self.computing.seed
-        teacher_clean, teacher_noisy = accuracies(teacher.to(device_of(network)), test, self.sigma, seed, progress)
-        clean, noisy = accuracies(network, test, self.sigma, seed, progress)
+        noise = self.heat.get("noise", "gaussian")
+        teacher.to(device_of(network))
+        teacher_clean, teacher_noisy = accuracies(teacher, test, self.sigma, seed, progress, noise=noise)
+        clean, noisy = accuracies(network, test, self.sigma, seed, progress, noise=noise)
         return replace(
             result,
             test_images=len(test),

@@ -20,6 +20,7 @@ from heatsmooth.progress import Progress
 from heatsmooth.results.schema import from_json, to_json
 from heatsmooth.results.training import TrainingResult
 from heatsmooth.runs import Run
+from heatsmooth.settings import Noise
 from heatsmooth.training.loop import STATE_FILE
 
 TESTED = 10_000
@@ -54,11 +55,13 @@ def check_fit(network: Classifier, *sets: ImageSet | ImageStream) -> None:
 
 
 def accuracies(
-    network: Classifier, test: ImageSet, sigma: float, seed: int, progress: Progress
+    network: Classifier, test: ImageSet, sigma: float, seed: int, progress: Progress, *, noise: Noise = "gaussian"
 ) -> tuple[float, float | None]:
     """Clean accuracy, and accuracy under noise if ``sigma`` > 0."""
     clean = accuracy(network, test, progress=progress)
-    return clean, accuracy(network, test, sigma=sigma, seed=seed, progress=progress) if sigma > 0 else None
+    if sigma <= 0:
+        return clean, None
+    return clean, accuracy(network, test, sigma=sigma, noise=noise, seed=seed, progress=progress)
 
 
 def recorded(

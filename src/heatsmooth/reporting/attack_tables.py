@@ -74,7 +74,9 @@ def _l_bounds(items: list[Certification], collection: Collection) -> Floats | No
             smoothed = item.class_from == "clean" and not collection.is_teacher(item.model)
         if smoothed and certificates is not None:
             bounds = certificates.l_bounds
-            return bounds if certificates.labels is None else bounds[certificates.one_pass_correct]
+            if bounds is None or certificates.labels is None:
+                return bounds
+            return bounds[certificates.one_pass_correct]
     return None
 
 

@@ -17,6 +17,7 @@ from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.deterministic import NetworkCertificates
 from heatsmooth.results.guarantees import Basis, BasisKind
 from heatsmooth.results.radii import Radii
+from heatsmooth.settings import NORM_NAMES
 from heatsmooth.statistics.bounds import clopper_pearson
 from heatsmooth.table import Column, Table
 from heatsmooth.version import VERSION
@@ -206,7 +207,8 @@ def _certified(records: Collection) -> Iterator[str]:
 def _curve(item: Certification | Proven, records: Collection) -> str:
     claims: Radii = item.claims
     largest = float(claims.radii.max())
-    columns = (Column("Radius (L2, pixels in [0, 1])"), Column("Certified accuracy"), Column("95 % interval"))
+    measured = NORM_NAMES[claims.basis.norm]
+    columns = (Column(f"Radius ({measured}, pixels in [0, 1])"), Column("Certified accuracy"), Column("95 % interval"))
     rows = []
     for radius in (radius for radius in RADII if radius <= max(largest, 0.0)):
         share = float(claims.certified_accuracy(radius))
@@ -234,9 +236,16 @@ def _guarantees(records: Collection, calibration: Calibration | None) -> Iterato
         return
     yield "\n".join(f"- {text}" for text in said)
     yield (
-        "All radii are L2 distances between images with pixels in [0, 1]. Other perturbations, such as rotations, and "
+        f"All radii are {_norms(records)} distances between images with pixels in [0, 1]. Other perturbations, such as "
+        "rotations, and "
         "images of another kind are not covered. A radius of 0 claims nothing."
     )
+
+
+def _norms(records: Collection) -> str:
+    """The norms of all radii; a radius that is not L2 says so in its basis."""
+    others = sorted({item.claims.basis.norm_name for item in records.certifications} - {"L2"})
+    return " or ".join(["L2", *others])
 
 
 PROVEN = (
@@ -246,7 +255,9 @@ PROVEN = (
 
 
 def _statistical(basis: Basis, sigma: float | None) -> str:
-    noise = "Gaussian noise" if sigma is None else f"Gaussian noise of standard deviation {plain(sigma)}"
+    noise = f"{basis.noise_name} noise"
+    noise += "" if sigma is None else f" of standard deviation {plain(sigma)}"
+    measured = "" if basis.norm == "l2" else f"{NORM_NAMES[basis.norm]} "
     keeps = "keeps its class" if basis.k == 1 else f"keeps the label among its {basis.k} most probable classes"
     wrong = (
         "with the probability that the log's own α allows"
@@ -255,7 +266,7 @@ def _statistical(basis: Basis, sigma: float | None) -> str:
     )
     return (
         f"**Statistical radius. Covers: the average of the network over {noise}, not the network in one pass.** Within "
-        f"the radius of an image, the average {keeps}. Each certificate is false {wrong} (basis: {basis})."
+        f"the {measured}radius of an image, the average {keeps}. Each certificate is false {wrong} (basis: {basis})."
     )
 
 

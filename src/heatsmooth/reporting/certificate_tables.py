@@ -15,12 +15,32 @@ STATISTICAL = "average · statistical, 1−α"
 CONFORMAL = "average, in one pass · conformal, 1−ε−α"
 UNDER_ATTACK = "average, in noisy passes · conformal under attack, 1−ε−α"
 DETERMINISTIC = "network, in one pass · deterministic"
+LINF_PARTS = (0.5, 1, 2, 4, 8)
+"""In 1/255: the radii at which L∞ certified accuracies are shown."""
+OTHER_KINDS = (
+    " Where no noise is named, it is Gaussian. Where no norm is named, radii are L2. Radii of different norms cannot "
+    "be compared."
+)
 PROVEN_RADII = (36, 72, 108)
 """In 1/255: the radii at which certified accuracies of Lipschitz networks are published."""
 
 
 def _above_one(k: int) -> str:
     return "" if k == 1 else str(k)
+
+
+def _kind_columns() -> tuple[Column, Column]:
+    """Noise and norm, where any is not Gaussian or L2."""
+
+    def noise(item: Certification) -> str:
+        basis = item.claims.basis
+        return "" if basis.noise == "gaussian" else basis.noise_name
+
+    def norm(item: Certification) -> str:
+        basis = item.claims.basis
+        return "" if basis.norm == "l2" else basis.norm_name
+
+    return Column("Noise", noise, words=True), Column("Norm", norm, words=True)
 
 
 def with_band(values: tuple[float, float, float]) -> str:
@@ -34,15 +54,17 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
     items = [item for item in collection.certifications if item.labelled]
     if not items:
         return None
-    largest = max(float(item.claims.radii.max()) for item in items)
+    largest = max((float(item.claims.radii.max()) for item in items if item.claims.basis.norm != "linf"), default=0.0)
 
-    def at(radius: float) -> Column:
+    def at(radius: float, text: str = "") -> Column:
         def value(item: Certification) -> tuple[float, float, float] | None:
+            if (item.claims.basis.norm == "linf") != bool(text):
+                return None
             share = item.certified_at(radius)
             low, high = item.claims.certified_accuracy_band([radius], alpha=BAND)
             return None if share is None else (share, float(low[0]), float(high[0]))
 
-        return Column(f"r = {plain(radius)}", value, with_band)
+        return Column(f"r = {text or plain(radius)}", value, with_band)
 
     def abstained(item: Certification) -> str:
         flags = item.claims.abstained
@@ -50,10 +72,12 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
 
     columns = (
         Column("Model", lambda item: names.certifications[item.name], words=True),
+        *_kind_columns(),
         Column("Top\u00a0k", lambda item: item.top_k, _above_one),
         Column("Images", lambda item: len(item.claims), count_text),
         Column("Abstained", abstained),
         *(at(radius) for radius in RADII if radius <= largest),
+        *(at(part / 255, f"{plain(part)}/255") for part in LINF_PARTS),
         Column("ACR", lambda item: item.acr, radius_text, STATISTICAL),
         quartiles_column(lambda item: item),
     )
@@ -63,6 +87,8 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
         "ACR: the mean radius over all images, 0 where the class is wrong or the model abstains. "
         f"{QUARTERS_NOTE} {WHY}"
     )
+    if not all(item.claims.basis.usual for item in items):
+        note += OTHER_KINDS
     return Table.of("Certified accuracy at a radius, and ACR", columns, items).noted("certified-accuracy", note)
 
 
@@ -80,6 +106,7 @@ def radii_table(collection: Collection, names: Names) -> Table | None:
 
     columns = (
         Column("Model", lambda item: names.certifications[item.name], words=True),
+        *_kind_columns(),
         Column("σ", lambda item: item.sigma, plain),
         Column("n", estimating),
         Column("α", lambda item: item.claims.basis.alpha, plain),
@@ -97,6 +124,8 @@ def radii_table(collection: Collection, names: Names) -> Table | None:
     )
     if any(item.settings and item.settings.adaptive and item.settings.radii for item in items):
         note += " Adaptive runs with --radii are exact at those radii. Elsewhere, their radii are smaller."
+    if not all(item.claims.basis.usual for item in items):
+        note += OTHER_KINDS
     return Table.of("Certified radii", columns, items).noted("certified-radii", note)
 
 

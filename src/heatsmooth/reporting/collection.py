@@ -106,7 +106,9 @@ class Training(_OfRun):
         chosen, summary = self.run.info.chosen, self.run.info.summary
         if self.smoothed and chosen.choices.method is None:
             preset = chosen.preset or (summary and summary.preset)
-            return f"HeatSmoothing ({one_line(preset)})" if preset else "HeatSmoothing"
+            noise = chosen.heat.distribution
+            how = ", ".join([one_line(preset)] * bool(preset) + [f"{noise} noise"] * (noise != "gaussian"))
+            return f"HeatSmoothing ({how})" if how else "HeatSmoothing"
         made = "distill" if self.run.info.command == "distill" else ""
         method = chosen.choices.method or (summary and summary.method) or made
         return METHODS.get(method, one_line(method))
@@ -181,7 +183,7 @@ class Certification:
         """The radius if all n samples agree: no image can have a larger one."""
         if self.settings is None or self.certificates is None:
             return None
-        return largest_radius(self.settings, self.certificates.counts.shape[1]) or 0.0
+        return largest_radius(self.settings, self.certificates.counts.shape[1], pixels=self.certificates.pixels) or 0.0
 
     def certified_at(self, radius: float) -> float | None:
         """Certified accuracy at a radius; None without labels, and beyond the largest possible radius."""
@@ -332,8 +334,15 @@ class Collection:
         return [c for c in self.certifications if model is not None and c.model == model and c.top_k == 1]
 
     def certified(self, model: str | None) -> Certification | None:
-        """The top-1 certificates of a model; fixed n before adaptive ones, which are exact at few radii only."""
-        return min(self.certifications_of(model), key=lambda c: c.claims.basis.anytime, default=None)
+        """The top-1 certificates of a model; L2 radii of Gaussian noise first, then those of a fixed n.
+
+        Adaptive ones are exact at few radii only.
+        """
+        return min(
+            self.certifications_of(model),
+            key=lambda c: (not c.claims.basis.usual, c.claims.basis.anytime),
+            default=None,
+        )
 
     def model_name(self, model: str | None, run: str) -> str:
         """What a model is called: the run that made it, else the file named by --from, else its hash, else ``run``."""

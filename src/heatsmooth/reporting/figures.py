@@ -17,22 +17,25 @@ CURVE_POINTS = 150
 
 
 def certified_charts(collection: Collection, names: Names) -> list[Chart]:
-    """Certified accuracy against radius: one figure for top-1, one per top-k."""
-    labelled = [item for item in collection.certifications if item.labelled]
-    return [
-        _certified([item for item in labelled if item.top_k == k], names, k)
-        for k in sorted({item.top_k for item in labelled})
-    ]
+    """Certified accuracy against radius: one figure per norm for top-1, one per norm and top-k."""
+    figures: dict[tuple[int, str], list[Certification]] = {}
+    for item in collection.certifications:
+        if item.labelled:
+            figures.setdefault((item.top_k, item.claims.basis.norm_name), []).append(item)
+    in_order = sorted(figures, key=lambda key: (key[0], key[1] != "L2", key[1]))
+    return [_certified(figures[key], names, *key) for key in in_order]
 
 
-def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
+def _certified(items: list[Certification], names: Names, top_k: int, norm: str) -> Chart:
     most = max(item.cap if item.cap is not None else float(item.claims.radii.max()) for item in items)
-    at, lines = grid(max(most, 0.05)), names.lines(items)
+    at, lines = grid(max(most, 0.001 if norm == "L∞" else 0.05)), names.lines(items)
     series = [certified_series(item.claims, at, *lines[item.name]) for item in items]
     unknown = sum(item.cap is None for item in items)
+    noise = "Gaussian average" if all(item.claims.basis.noise == "gaussian" for item in items) else "average over noise"
+    file, tail = ("", "") if norm == "L2" else (f"-{'linf' if norm == 'L∞' else norm.lower()}", f", {norm}")
     what = "that are correct and certified" if top_k == 1 else f"whose label provably stays among the top {top_k}"
     caption = (
-        f"Share of all images {what} at radius r. The curves are about the Gaussian average of each network. "
+        f"Share of all images {what} at radius r. The curves are about the {noise} of each network. "
         "Each certificate is true with probability at least 1−α. Abstentions count as errors. "
         "Bands: Clopper–Pearson, 95\u00a0% at each radius, over images of the same kind."
     )
@@ -40,10 +43,10 @@ def _certified(items: list[Certification], names: Names, top_k: int) -> Chart:
         logs = "A log does" if unknown == 1 else f"{unknown} logs do"
         caption += f" {logs} not state n and α, so the largest possible radius is not drawn."
     return Chart(
-        key="certified-accuracy" if top_k == 1 else f"certified-accuracy-top-{top_k}",
-        title="Certified accuracy against radius" + ("" if top_k == 1 else f", top-{top_k}"),
+        key=("certified-accuracy" if top_k == 1 else f"certified-accuracy-top-{top_k}") + file,
+        title="Certified accuracy against radius" + ("" if top_k == 1 else f", top-{top_k}") + tail,
         caption=caption,
-        x_title="L2 radius r, images in [0, 1]",
+        x_title=f"{norm} radius r, images in [0, 1]",
         y_title="certified accuracy",
         series=tuple(series),
         x_max=float(at[-1]) * 1.02,

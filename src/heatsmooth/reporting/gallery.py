@@ -131,9 +131,9 @@ def _distances(gallery: Gallery, count: int) -> Floats:
 
 
 def _radii(gallery: Gallery, collection: Collection) -> Floats | None:
-    """The statistical radius of each image, NaN where unknown; None if the model was certified on none of them."""
+    """The statistical L2 radius of each image, NaN where unknown; None if the model was certified on none of them."""
     index, certified = gallery.facts.get("index"), collection.certified(gallery.model)
-    if index is None or certified is None:
+    if index is None or certified is None or not certified.claims.basis.usual:
         return None
     known = dict(zip(certified.claims.indices.tolist(), certified.claims.radii.tolist(), strict=True))
     radii = np.array([known.get(i, math.nan) for i in index.tolist()])

@@ -55,7 +55,8 @@ def kinds(collection: Collection, names: Names) -> list[Kind]:
 
 def _averages(collection: Collection, names: Names) -> list[Kind]:
     """The averages with the largest ACR, in the order of the collection."""
-    items = [item for item in collection.certifications if item.labelled and item.top_k == 1]
+    usual = [item for item in collection.certifications if item.claims.basis.usual]
+    items = [item for item in usual if item.labelled and item.top_k == 1]
     best = sorted(items, key=lambda item: item.claims.average_certified_radius, reverse=True)[:AVERAGES]
     lines = names.lines(best)
     return [_statistical(item, collection, lines[item.name][0]) for item in items if item in best]

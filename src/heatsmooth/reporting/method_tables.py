@@ -32,19 +32,21 @@ def methods_table(collection: Collection) -> Table | None:
 
         return Column(f"{kind} median", value, distance_text, "network · attack, upper bound")
 
-    def certified(item: Training) -> Certification | None:
-        return collection.certified(item.model)
+    def comparable(item: Training) -> Certification | None:
+        """Its L2 radii of Gaussian noise: those of other norms have no place in one column with them."""
+        certified = collection.certified(item.model)
+        return certified if certified and certified.claims.basis.usual else None
 
     def certified_at(radius: float) -> Column:
         def value(item: Training) -> float | None:
-            known = certified(item)
-            return known.certified_at(radius) if known else None
+            certified = comparable(item)
+            return certified.certified_at(radius) if certified else None
 
         return Column(f"Certified at {plain(radius)}", value, share_text, STATISTICAL)
 
     def acr(item: Training) -> float | None:
-        known = certified(item)
-        return known.acr if known else None
+        certified = comparable(item)
+        return certified.acr if certified else None
 
     def accuracy(item: Training) -> float | None:
         return item.run.info.summary.accuracy if item.run.info.summary else None
@@ -60,7 +62,7 @@ def methods_table(collection: Collection) -> Table | None:
         certified_at(0.25),
         certified_at(0.5),
         Column("ACR", acr, radius_text, STATISTICAL),
-        quartiles_column(certified),
+        quartiles_column(comparable),
         median("PGD"),
         median("DDN"),
     )

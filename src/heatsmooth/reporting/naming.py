@@ -58,6 +58,8 @@ class Names:
 def _certificate_facts(item: Certification) -> list[str]:
     basis = item.claims.basis
     return [
+        f"{item.claims.basis.noise_name} noise",
+        item.claims.basis.norm_name,
         f"σ {plain(item.sigma)}",
         f"class from {item.class_from or '?'}",
         "adaptive" if basis.anytime else "fixed n",

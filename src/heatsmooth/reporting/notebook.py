@@ -22,6 +22,7 @@ from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.deterministic import NetworkCertificates
 from heatsmooth.results.guarantees import BasisKind, Subject
 from heatsmooth.results.radii import Radii
+from heatsmooth.settings import NORM_NAMES
 from heatsmooth.statistics.accuracy import certified_accuracy, certified_accuracy_band
 from heatsmooth.statistics.bounds import Floats
 from heatsmooth.table import NBSP, Column, Table
@@ -39,6 +40,7 @@ BASES = {
         "drawn, it holds with probability at least {confidence}. It is about the image before the change."
     ),
     BasisKind.EXACT_AVERAGE: "It assumes that the network is an exact Gaussian average, which nothing checks.",
+    BasisKind.ESTIMATE: "It is an estimate from sampled gradients, without a guarantee.",
     BasisKind.ATTACK: "It is empirical: attacks on these images found nothing smaller.",
     BasisKind.UNSTATED: "It is statistical. The log does not state its α and n.",
 }
@@ -71,13 +73,13 @@ def _rendered(**shown: object) -> str:
 
 def radii_chart(claims: Radii) -> Chart:
     """Certified accuracy against radius; without labels, the share of images with such a radius."""
-    at = grid(max(float(claims.radii.max()), 0.05), 100)
+    at = grid(max(float(claims.radii.max()), 0.001 if claims.basis.norm == "linf" else 0.05), 100)
     labelled = claims.correct is not None
     return Chart(
         key="",
         title="Certified accuracy against radius" if labelled else "Images with a radius of at least r",
         caption="Band: 95\u00a0% interval over images of the same kind (Clopper–Pearson, at each radius).",
-        x_title="L2 radius r, images in [0, 1]",
+        x_title=f"{NORM_NAMES[claims.basis.norm]} radius r, images in [0, 1]",
         y_title="certified accuracy" if labelled else "images with a radius of at least r",
         series=(certified_series(claims, at, f"{claims.subject} · {claims.basis.kind}", 0),),
         x_max=float(at[-1]) * 1.02,
@@ -126,4 +128,7 @@ def promise(claims: Radii) -> str:
     basis = claims.basis
     kept = "its class" if basis.k == 1 else f"the class among its {basis.k} most probable"
     rests = BASES[basis.kind].format(alpha=plain(basis.alpha), confidence=plain(basis.confidence), rho=plain(basis.rho))
-    return f"Within the radius of an image (L2, pixels in [0, 1]), {SUBJECTS[claims.subject]}, keeps {kept}. {rests}"
+    measured, subject = NORM_NAMES[basis.norm], SUBJECTS[claims.subject]
+    if basis.noise != "gaussian":
+        subject = subject.replace("Gaussian average of the network", f"average of the network over {basis.noise} noise")
+    return f"Within the radius of an image ({measured}, pixels in [0, 1]), {subject}, keeps {kept}. {rests}"

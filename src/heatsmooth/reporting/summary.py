@@ -35,7 +35,7 @@ class MainModel:
         maker = _last_made(collection, labelled)
         if maker is not None:
             return cls._made(maker, collection, names)
-        first = _first([*labelled, *collection.certifications])
+        first = _first([*sorted(labelled, key=lambda c: not c.claims.basis.usual), *collection.certifications])
         return cls(names.model_of(first), certified=first) if first else cls("")
 
     @classmethod
@@ -45,7 +45,7 @@ class MainModel:
             return cls(maker.name, maker, teacher, origin=teacher.name if teacher else "")
         of_teacher = [c for c in collection.certifications_of(maker.teacher) if c.labelled]
         origin = teacher.name if teacher else _first([names.model_of(c) for c in of_teacher])
-        before = _first([c for c in of_teacher if c.sigma == certified.sigma])
+        before = _first([c for c in of_teacher if _noise_and_norm(c) == _noise_and_norm(certified)])
         return cls(maker.name, maker, teacher, certified, before, origin or "")
 
     @property
@@ -55,7 +55,9 @@ class MainModel:
 
     @property
     def radius(self) -> float:
-        """The radius of the summary: the noise level."""
+        """The radius of the summary: the noise level; for L∞ 1/255."""
+        if self.certified is not None and self.certified.claims.basis.norm == "linf":
+            return 1 / 255
         return (self.certified.sigma if self.certified else None) or 0.25
 
     def audit(self, collection: Collection) -> AuditResult | None:
@@ -75,6 +77,10 @@ def _last_made(collection: Collection, labelled: list[Certification]) -> Trainin
     smoothed = [t for t in collection.trainings if t.smoothed and t.model]
     certified = [t for t in smoothed if any(c.model == t.model for c in labelled)]
     return _first([*certified[::-1], *smoothed[::-1], *collection.trainings[::-1]])
+
+
+def _noise_and_norm(item: Certification) -> tuple[float | None, str, str]:
+    return item.sigma, item.claims.basis.noise, item.claims.basis.norm
 
 
 def _first(items: list[Item]) -> Item | None:

@@ -14,7 +14,8 @@ from heatsmooth.errors import InputError, require
 from heatsmooth.results.guarantees import Basis, ClassFrom, Subject
 from heatsmooth.results.radii import Radii, is_correct, radii_of
 from heatsmooth.results.records import read_each
-from heatsmooth.results.schema import Positive, Real, Share, Whole, as_text, named
+from heatsmooth.results.schema import LARGEST, UNLESS_DEFAULT, Positive, Real, Share, Whole, as_text, named
+from heatsmooth.settings import Noise
 from heatsmooth.statistics.bounds import label_mean_bounds
 from heatsmooth.statistics.radii import l_bound, l_bound_between
 
@@ -48,6 +49,12 @@ class Counted:
     squares: tuple[Real, ...] | None = None
     uniform: Share | None = None
     """The random number of a randomised bound: drawn with the seed of the noise, before the samples."""
+    noise: Noise = field(default="gaussian", metadata=UNLESS_DEFAULT)
+    """The distribution of the noise of the samples."""
+    pixels: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
+    """Values of the image: channels × height × width. Recorded for noise or radii of other kinds than before."""
+    clever: Real | None = None
+    """The CLEVER estimate of the network, in the norm of the radius, if recorded. It guarantees nothing."""
 
     def with_radius(self, **claim: Any) -> "Certificate":
         """The certificate with this ``claim``: the other fields of ``Certificate``."""
@@ -59,7 +66,8 @@ class Certificate(Counted):
     """The certificate of one image.
 
     Guarantee: except with probability α, ``subject`` has the class ``target`` among its ``basis.k`` most probable
-    everywhere within ``radius`` (L2, pixels in [0, 1]) of the image. Where ``abstain``, nothing is claimed.
+    everywhere within ``radius`` (in ``basis.norm``, pixels in [0, 1]) of the image. Where ``abstain``, nothing is
+    claimed.
     """
 
     predicted: Whole = field(metadata=named("class"))
@@ -80,6 +88,8 @@ class Certificate(Counted):
             {len(row) for row in rows if row is not None} == {classes},
             math.isclose(sum(self.clean_probabilities), 1, abs_tol=1e-3),
             not self.abstain or self.radius == 0,
+            self.basis.noise == self.noise,
+            self.basis.norm != "linf" or self.pixels is not None,
         )
         if not all(consistent):
             raise InputError("one that contradicts itself")
@@ -99,8 +109,9 @@ def read_certificates(directory: Path) -> list[Certificate]:
 class Certificates(Radii):
     """The certificates of many images, ordered by index; arrays (images,), counts and probabilities (images, classes).
 
-    ``radii`` are L2, in [0, 1] pixels. They cover ``subject``, the *average* of the network over N(0, σ²I) and not the
-    network in one pass, and rest on ``basis``. Where ``abstained``, the radius is 0 and nothing is claimed.
+    ``radii`` are in the norm of ``basis`` (L2 unless another was asked for), in [0, 1] pixels. They cover ``subject``,
+    the *average* of the network over the noise (N(0, σ²I) unless another was asked for) and not the network in one
+    pass, and rest on ``basis``. Where ``abstained``, the radius is 0 and nothing is claimed.
     """
 
     labels: NDArray[np.int64] | None
@@ -116,6 +127,10 @@ class Certificates(Radii):
     squares: NDArray[np.float64] | None
     sigma: float
     class_from: ClassFrom
+    pixels: int | None = None
+    """Values of an image; None where the records do not state it."""
+    clever: NDArray[np.float64] | None = None
+    """CLEVER estimates of the network, in the norm of the radii, where they were asked for."""
 
     @classmethod
     def of(cls, records: Iterable[Certificate]) -> Self:
@@ -131,6 +146,7 @@ class Certificates(Radii):
             ("σ", {row.sigma for row in rows}),
             ("way to select the class", {row.class_from for row in rows}),
             ("number of classes", {len(row.counts) for row in rows}),
+            ("size of images", {row.pixels or 0 for row in rows}),
         ):
             require(len(kinds) == 1, f"expected certificates of one {what}, got {sorted(kinds)}; read them separately")
 
@@ -154,6 +170,8 @@ class Certificates(Radii):
             squares=known_column("squares"),
             sigma=rows[0].sigma,
             class_from=rows[0].class_from,
+            pixels=rows[0].pixels,
+            clever=known_column("clever"),
         )
 
     @classmethod
@@ -196,18 +214,33 @@ class Certificates(Radii):
         return np.asarray(self.clean_classes == self.known_labels)
 
     @property
-    def l_bounds(self) -> NDArray[np.float64]:
-        """L-bounds of the network in one pass, (images,): radii only of an exact average, which nothing checks."""
+    def l_bounds(self) -> NDArray[np.float64] | None:
+        """L-bounds of the network in one pass, (images,), L2: radii only of an exact average, which nothing checks.
+
+        None for samples of other noise than Gaussian: the L-bound is about Gaussian averages.
+        """
+        if self.basis.noise != "gaussian":
+            return None
         return l_bound(self.clean_probabilities, sigma=self.sigma, k=self.basis.k)
 
     @property
     def mean_l_bounds(self) -> NDArray[np.float64] | None:
-        """Statistical L-bounds of the averaged probabilities, (images,); None unless recorded for a fixed n."""
-        if self.sums is None or self.squares is None or self.basis.anytime or self.basis.alpha is None:
+        """Statistical L-bounds of the averaged probabilities, (images,), L2; None unless recorded for a fixed n."""
+        bounds = self.mean_bounds
+        if bounds is None:
+            return None
+        radius, abstain = l_bound_between(bounds[0], bounds[1][:, -1], sigma=self.sigma)
+        return np.where(abstain, 0.0, radius)
+
+    @property
+    def mean_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Bounds of the mean probabilities under Gaussian noise; None unless recorded for a fixed n.
+
+        Of the target from below (images,), and of its rivals from above (images, k).
+        """
+        if self.sums is None or self.squares is None or self.basis.alpha is None:
+            return None
+        if self.basis.anytime or self.basis.noise != "gaussian":
             return None
         n = self.n.astype(np.float64)
-        own, rivals = label_mean_bounds(
-            self.sums, self.squares, n, self.targets, alpha=self.basis.alpha, rivals=self.basis.k
-        )
-        radius, abstain = l_bound_between(own, rivals[:, -1], sigma=self.sigma)
-        return np.where(abstain, 0.0, radius)
+        return label_mean_bounds(self.sums, self.squares, n, self.targets, alpha=self.basis.alpha, rivals=self.basis.k)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Literal, get_args
 
 from heatsmooth.errors import InputError
+from heatsmooth.settings import NORM_NAMES, Noise, Norm
 
 Bound = Literal["one-sided", "two-sided", "randomised"]
 """Of the class from below; also of the second class from above; or of the class from below, with one random number per
@@ -21,7 +22,7 @@ class Subject(StrEnum):
     NETWORK = "network"
     """The network itself, in one pass."""
     AVERAGE = "average"
-    """Its Gaussian average: the most probable class under noise."""
+    """Its average over noise, Gaussian unless the basis says otherwise: the most probable class under noise."""
 
 
 class BasisKind(StrEnum):
@@ -37,6 +38,8 @@ class BasisKind(StrEnum):
     """The same, also for images that were changed within ρ before the secret noise of their passes was drawn."""
     EXACT_AVERAGE = "assumes an exact average"
     """The assumption, checked by nothing, that the network is exactly a Gaussian average."""
+    ESTIMATE = "estimate: extreme values of sampled gradients, no guarantee"
+    """The largest gradient near the image, extrapolated from samples (CLEVER): it may be too large or too small."""
     ATTACK = "attack: empirical, these images and attacks only"
     """Attacks that found nothing smaller."""
     UNSTATED = "statistical, as the log's own α and n"
@@ -63,6 +66,25 @@ class Basis:
     """Conformal under attack: how far, in L2, the image may have been changed. The radius is about the image before."""
     passes: int = 1
     """Conformal under attack: noisy passes per image."""
+    noise: Noise = "gaussian"
+    """Statistical: the noise that the network is averaged over."""
+    norm: Norm = "l2"
+    """How the radius is measured."""
+
+    @property
+    def usual(self) -> bool:
+        """Whether the radius is L2, and the noise Gaussian."""
+        return (self.noise, self.norm) == ("gaussian", "l2")
+
+    @property
+    def norm_name(self) -> str:
+        """The norm of the radius, for people."""
+        return NORM_NAMES[self.norm]
+
+    @property
+    def noise_name(self) -> str:
+        """The noise within a sentence: "Gaussian", "laplace" or "uniform"."""
+        return "Gaussian" if self.noise == "gaussian" else self.noise
 
     def __str__(self) -> str:
         """As it is on disk, and as ``Basis.read`` reads it; α with six digits."""
@@ -73,12 +95,14 @@ class Basis:
                 f"conformal under attack, 1-epsilon-alpha={self.confidence:.10g}, rho={self.rho:.10g}, "
                 f"passes={self.passes}, marginal over images like the calibration set before the attack"
             )
+        measured = "" if self.norm == "l2" else f", {self.norm} radius"
         if self.kind is not BasisKind.STATISTICAL:
-            return self.kind
+            return self.kind + measured
         bound = self.bound if self.k == 1 else f"top-{self.k}"
         stopping = ", any stopping" if self.anytime else ""
         fewer = "" if self.n_wrong is None else f", n={self.n_wrong} where wrong"
-        return f"statistical, alpha={self.alpha:g}, {bound}{stopping}{fewer}"
+        noise = "" if self.noise == "gaussian" else f", {self.noise} noise"
+        return f"statistical, alpha={self.alpha:g}, {bound}{stopping}{fewer}{noise}{measured}"
 
     @classmethod
     def read(cls, text: str) -> "Basis":
@@ -97,6 +121,8 @@ class Basis:
                 k=int(parts["k"] or 1),
                 anytime=parts["anytime"] is not None,
                 n_wrong=None if parts["n_wrong"] is None else int(parts["n_wrong"]),
+                noise=_NOISES[parts["noise"]],
+                norm=_NORMS[parts["norm"]],
             )
         if (parts := _CONFORMAL.fullmatch(text)) is not None:
             return cls(BasisKind.CONFORMAL, confidence=float(parts["confidence"]))
@@ -110,10 +136,13 @@ class Basis:
         raise InputError(f"expected what a radius rests on, got {text[:60]!r}; certify again")
 
 
+_NOISES: dict[str | None, Noise] = {None: "gaussian", "laplace": "laplace", "uniform": "uniform"}
+_NORMS: dict[str | None, Norm] = {None: "l2", "l1": "l1", "linf": "linf"}
 _NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"
 _STATISTICAL = re.compile(
     rf"statistical, alpha=(?P<alpha>{_NUMBER}), (?P<bound>{'|'.join(BOUNDS)}|top-(?P<k>[1-9]\d{{0,8}}))"
-    r"(?P<anytime>, any stopping)?(?:, n=(?P<n_wrong>\d{1,15}) where wrong)?",
+    r"(?P<anytime>, any stopping)?(?:, n=(?P<n_wrong>\d{1,15}) where wrong)?"
+    r"(?:, (?P<noise>laplace|uniform) noise)?(?:, (?P<norm>l1|linf) radius)?",
     re.ASCII,
 )
 _CONFORMAL = re.compile(

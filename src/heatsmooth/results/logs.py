@@ -49,6 +49,10 @@ def write_log(certificates: Iterable[Certificate], path: Path) -> None:
     lines = ["\t".join(COLUMNS)]
     for item in certificates:
         require(
+            item.basis.usual,
+            "`tsv`: expected L2 radii of Gaussian noise, got others, which that format cannot express; leave it out",
+        )
+        require(
             item.predicted == item.target and item.basis.k == 1,
             "`tsv`: expected top-1 certificates, got top-k, which that format cannot express; leave it out",
         )

@@ -10,6 +10,7 @@ from heatsmooth.identity import Identity, first_difference, recorded_identity
 from heatsmooth.results.schema import Format, Json, Positive, Real, Share, Whole, from_json, read_object, to_json
 from heatsmooth.results.training import TrainingResult
 from heatsmooth.runs import read_json, write_json
+from heatsmooth.settings import Noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class HeatChoices:
 
     sigma: Real | None = None
     timesteps: Whole = 1
+    distribution: Noise = "gaussian"
+    """Of the noise. ``noise`` on disk says which images have noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

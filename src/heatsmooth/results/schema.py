@@ -40,6 +40,8 @@ def as_text(read: Callable[[str], object]) -> dict[str, Callable[[str], object]]
     return {"read": read}
 
 
+UNLESS_DEFAULT = {"unless_default": True}
+"""Metadata of a field that is only written where it differs from its default, as in files from before it existed."""
 OTHER_KEYS = {"other_keys": True}
 """Metadata of a ``dict`` field that holds all keys of the object which no other field has."""
 
@@ -63,13 +65,13 @@ def from_json(kind: type[Result], value: Any, where: str, remedy: str) -> Result
 
 
 def to_json(result: Any) -> Json:
-    """``result`` as ``from_json`` reads it; fields that are None by default, and are None, are left out."""
+    """``result`` as ``from_json`` reads it; fields that have their default None are left out."""
     written: Json = {}
     for item in _items(type(result)):  # type: ignore[arg-type]  # a class is hashable
         value = getattr(result, item.field.name)
         if item.is_rest:
             written |= _plain(value)
-        elif value is not None or item.field.default is not None:
+        elif not item.is_left_out(value):
             written[item.name] = str(value) if "read" in item.field.metadata else _plain(value)
     return written
 
@@ -95,6 +97,11 @@ class _Item:
     @property
     def is_rest(self) -> bool:
         return "other_keys" in self.field.metadata
+
+    def is_left_out(self, value: Any) -> bool:
+        """Whether the value is not written: None by default, or the default of a field that came later."""
+        usual = self.field.default
+        return bool((usual is None and value is None) or ("unless_default" in self.field.metadata and value == usual))
 
     @property
     def optional(self) -> bool:

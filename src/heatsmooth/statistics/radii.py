@@ -38,13 +38,13 @@ def one_sided_radius(lower: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
     ([0.0, 0.0, 0.3204], [True, False, False])
     """
     p = _probabilities("lower", lower)
-    return _positive(sigma) * special.ndtri(np.maximum(p, 0.5)), p < 0.5
+    return positive(sigma) * special.ndtri(np.maximum(p, 0.5)), p < 0.5
 
 
 def two_sided_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
     """σ/2·(Φ⁻¹(p̲) − Φ⁻¹(p̄)), abstaining where p̲ < p̄ (Cohen 2019, theorem 1; Salman 2019 for mean probabilities)."""
-    p, q, ahead = _contest(lower, rival)
-    return _positive(sigma) / 2 * (special.ndtri(p) - special.ndtri(q)), ~ahead
+    p, q, ahead = contest(lower, rival)
+    return positive(sigma) / 2 * (special.ndtri(p) - special.ndtri(q)), ~ahead
 
 
 def l_bound_between(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
@@ -53,8 +53,8 @@ def l_bound_between(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tupl
     It holds because the slope of an average of values in [0, 1] is at most 1/(σ√(2π)). For the label to stay among the
     k largest, ``rival`` is the k-th of ``label_bounds(..., rivals=k)``. Never more than ``two_sided_radius``.
     """
-    p, q, ahead = _contest(lower, rival)
-    return _positive(sigma) * np.sqrt(np.pi / 2) * (p - q), ~ahead
+    p, q, ahead = contest(lower, rival)
+    return positive(sigma) * np.sqrt(np.pi / 2) * (p - q), ~ahead
 
 
 def l_bound(probabilities: Any, *, sigma: float, k: int = 1) -> Floats:
@@ -106,7 +106,7 @@ def top_k_radius(lower: ArrayLike, rivals: ArrayLike, *, sigma: float) -> tuple[
         return np.asarray(special.log_ndtr(label - distance) > special.log_ndtr(rival + distance) - np.log(size))
 
     furthest = largest_true(stays, np.full_like(together, FURTHEST)).max(-1)
-    return _positive(sigma) * furthest, np.asarray((p * size < together).all(-1))
+    return positive(sigma) * furthest, np.asarray((p * size < together).all(-1))
 
 
 def pixeldp_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
@@ -115,7 +115,7 @@ def pixeldp_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple
     The largest, over ε ≤ 1, of σε/√(2 ln(1.25/δ)) with the largest δ allowed, p̲ = e^(2ε) p̄ + (1 + e^ε) δ. Every ε
     gives a valid radius, so a grid suffices.
     """
-    p, q, ahead = _contest(lower, rival)
+    p, q, ahead = contest(lower, rival)
     with np.errstate(divide="ignore"):
         most = np.minimum((np.log(p) - np.log(q)) / 2, 1.0)
     best = np.zeros_like(p)
@@ -124,7 +124,7 @@ def pixeldp_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple
         delta = (p - np.exp(2 * epsilon) * q) / (1 + np.exp(epsilon))
         radius = epsilon / np.sqrt(2 * np.log(1.25 / np.where(delta > 0, delta, 1.0)))
         best = np.where(delta > 0, np.maximum(best, radius), best)
-    return _positive(sigma) * best, ~ahead
+    return positive(sigma) * best, ~ahead
 
 
 def renyi_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[Floats, Flags]:
@@ -133,7 +133,7 @@ def renyi_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[F
     The largest, over a > 1, of σ√(−2/a · ln(1 − p̲ − p̄ + 2m)), where m is the power mean of p̲ and p̄ with exponent
     1 − a. Every a gives a valid radius, so a grid suffices.
     """
-    p, q, ahead = _contest(lower, rival)
+    p, q, ahead = contest(lower, rival)
     with np.errstate(divide="ignore"):
         log_p, log_q = np.log(p), np.log(q)
     best = np.zeros_like(p)
@@ -141,7 +141,7 @@ def renyi_radius(lower: ArrayLike, rival: ArrayLike, *, sigma: float) -> tuple[F
         mean = np.exp((np.logaddexp(-exponent * log_p, -exponent * log_q) - np.log(2)) / -exponent)
         apart = np.clip(p + q - 2 * mean - CANCELLATION, 0, 1 - CANCELLATION)
         best = np.maximum(best, np.sqrt(-2 / (1 + exponent) * np.log1p(-apart)))
-    return _positive(sigma) * best, ~ahead
+    return positive(sigma) * best, ~ahead
 
 
 def round_down(radius: ArrayLike, digits: int) -> Any:
@@ -167,7 +167,8 @@ def round_down(radius: ArrayLike, digits: int) -> Any:
     return np.array(rounded).reshape(values.shape) if values.ndim else rounded[0]
 
 
-def _positive(sigma: float) -> float:
+def positive(sigma: float) -> float:
+    """``sigma``, checked to be positive and finite."""
     return float(
         checked("sigma", sigma, lambda s: (s > 0) & (s < np.inf), "a positive number; `sigma` is in [0, 1] pixels")
     )
@@ -180,7 +181,7 @@ def _probabilities(name: str, values: ArrayLike) -> Floats:
     return np.minimum(within, 1.0)
 
 
-def _contest(lower: ArrayLike, rival: ArrayLike) -> tuple[Floats, Floats, Flags]:
+def contest(lower: ArrayLike, rival: ArrayLike) -> tuple[Floats, Floats, Flags]:
     """p̲, p̄, and where p̲ ≥ p̄; where p̲ ≤ p̄, both probabilities are replaced by ½."""
     p, q = np.broadcast_arrays(_probabilities("lower", lower), _probabilities("rival", rival))
     return np.where(p > q, p, 0.5), np.where(p > q, q, 0.5), p >= q

@@ -35,12 +35,12 @@ def heat_smoothing(
         answer = teacher(batch.images)
     x, target, distance = batch.images, answer, DISTANCES[heat.distance]
     is_noisy = torch.zeros((len(x), 1, 1, 1), dtype=torch.bool, device=x.device)
-    if heat.noise != "none":
-        noisy = x + heat.sigma * batch.draw.normal(x.shape)
-        if heat.noise == "copy":
+    if heat.noisy_images != "none":
+        noisy = x + heat.sigma * batch.draw.noise(heat.noise, x.shape)
+        if heat.noisy_images == "copy":
             if heat.ascent:
                 length = min(strength, STRONGEST_ASCENT) * heat.ascent * heat.sigma
-                noisy = uphill(student, noisy, lambda v: distance(v, answer), length)
+                noisy = uphill(student, noisy, lambda v: distance(v, answer), length, heat.radius_norm)
             x, target, is_noisy = torch.cat([x, noisy]), torch.cat([answer, answer]), torch.cat([is_noisy, ~is_noisy])
         else:
             is_noisy = batch.draw.uniform((len(x), 1, 1, 1)) < heat.noise_fraction
@@ -109,7 +109,10 @@ def _direction(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[T
 
 
 def _pair(student: nn.Module, x: Tensor, draw: Draw, heat: Heat) -> tuple[Tensor, Tensor]:
-    """‖u(x + ση) − u(x)‖² / σ², where x + ση is the noisy copy in the batch. It needs no further pass."""
+    """‖u(x + ση) − u(x)‖² / σ², where x + ση is the noisy copy in the batch. It needs no further pass.
+
+    Its mean is ‖∇u‖² to first order in σ for every noise η of independent values with variance 1.
+    """
     logits = student(x)
     clean, noisy = PENALISED[heat.penalty](logits).chunk(2)
     return logits, (noisy - clean).square().sum(1) / heat.sigma**2

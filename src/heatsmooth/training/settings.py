@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from typing import Any, Literal, TypedDict, get_args
 
 from heatsmooth.errors import require
-from heatsmooth.settings import alternatives, check_at_least, check_choices, check_positive
+from heatsmooth.settings import Noise, Norm, alternatives, check_at_least, check_choices, check_positive, norm_of
 
 Distance = Literal["squared-logits", "squared-probabilities", "cross-entropy"]
 Penalty = Literal["logits", "probabilities", "fisher"]
 Estimator = Literal["projection", "direction", "pair", "exact", "none"]
 Scaling = Literal["paper", "unbiased"]
-Noise = Literal["none", "fraction", "copy"]
+NoisyImages = Literal["none", "fraction", "copy"]
 Schedule = Literal["constant", "linear", "cosine", "steps"]
 BatchNorm = Literal["train", "frozen"]
 Optimizer = Literal["sgd", "adam"]
@@ -46,31 +46,63 @@ class Heat:
     weight: float = 1.0
     """Weight of the penalty: larger is more robust and less accurate. It multiplies h·σ²/2·‖∇u‖². 1 is the vector form
     of the paper; ½ is the time of the heat equation itself (appendix A, scalar form)."""
-    noise: Noise = "copy"
+    noisy_images: NoisyImages = "copy"
     """Which training images have noise. none: no image. fraction: each with probability `noise_fraction`. copy: a noisy
     version of each is added."""
     noise_fraction: float = 0.5
-    """Share of noisy images, with `noise` fraction."""
+    """Share of noisy images, with `noisy_images` fraction."""
     ascent: float = 1.0
     """Gradient step of noisy versions, in multiples of σ. Each moves this far (L2) in the direction that increases
-    its distance to the teacher."""
+    its distance to the teacher most in the `norm`."""
     timesteps: int = 1
     """n_T, the number of timesteps. After each one, the student becomes the teacher of the next."""
+    noise: Noise = "gaussian"
+    """Distribution of the noise: that of the radii to certify. `sigma` is the standard deviation of each. Only the
+    average over gaussian noise solves the heat equation."""
+    norm: Norm | None = None
+    """Norm of the radii to certify (default: l2 with gaussian noise, else l1). It decides the direction of `ascent`."""
 
     def __post_init__(self) -> None:
         check_positive(self, "sigma", "delta")
         check_at_least(self, 1, "projections", "timesteps")
         check_at_least(self, 0, "weight", "ascent", "noise_fraction")
+        moved = get_args(NoisyImages)
+        require(
+            self.noise not in moved,
+            f"`noise`: expected {alternatives(get_args(Noise))}, got {self.noise}; use `noisy_images` {self.noise}",
+        )
         check_choices(self)
+        norm_of(self.noise, self.norm)
+        require(
+            self.noise == "gaussian" or self.noisy_images != "none",
+            f"`noise`: expected gaussian where no image is noisy, got {self.noise}; choose `noisy_images` copy",
+        )
         require(self.noise_fraction <= 1, f"`noise_fraction`: expected from 0 to 1, got {self.noise_fraction}")
         require(
-            self.noise == "copy" or self.estimator != "pair",
-            f"`noise`: expected copy with `estimator` pair, got {self.noise}; or choose `estimator` direction",
+            self.noisy_images == "copy" or self.estimator != "pair",
+            f"`noisy_images`: expected copy with `estimator` pair, got {self.noisy_images}; or choose `estimator` "
+            "direction",
         )
 
     def describe(self) -> dict[str, object]:
-        """What a run records; ``ascent`` only where there are noisy copies to move."""
-        return {name: value for name, value in asdict(self).items() if name != "ascent" or self.noise == "copy"}
+        """What a run records, under the names of earlier runs: there, ``noise`` says which images have noise.
+
+        ``ascent`` is only there where there are noisy copies to move; ``distribution`` and ``norm`` only where they
+        are not those of earlier runs.
+        """
+        facts: dict[str, object] = {}
+        for name, value in asdict(self).items():
+            if name == "noisy_images":
+                facts["noise"] = value
+            elif name not in ("noise", "norm", "ascent") or (name == "ascent" and self.noisy_images == "copy"):
+                facts[name] = value
+        facts |= {} if self.noise == "gaussian" else {"distribution": self.noise}
+        return facts | ({} if self.radius_norm == "l2" else {"norm": self.radius_norm})
+
+    @property
+    def radius_norm(self) -> Norm:
+        """The norm of the radii that it is meant for."""
+        return norm_of(self.noise, self.norm)
 
     @property
     def step(self) -> float:
@@ -151,10 +183,12 @@ class HeatChanges(TypedDict, total=False):
     delta: float | None
     scaling: Scaling
     weight: float
-    noise: Noise
+    noisy_images: NoisyImages
     noise_fraction: float
     ascent: float
     timesteps: int
+    noise: Noise
+    norm: Norm | None
 
 
 class PlanChanges(TypedDict, total=False):
@@ -183,11 +217,11 @@ _paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scal
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
     "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(lr=0.1)),
     "paper-cifar10": lambda sigma, deviation: (
-        _paper(sigma, distance="squared-logits", projections=10, noise="none", timesteps=5),
+        _paper(sigma, distance="squared-logits", projections=10, noisy_images="none", timesteps=5),
         Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),
     ),
     "paper-imagenet": lambda sigma, deviation: (
-        _paper(sigma, distance="squared-probabilities", projections=6, weight=deviation**2, noise="fraction"),
+        _paper(sigma, distance="squared-probabilities", projections=6, weight=deviation**2, noisy_images="fraction"),
         Plan(lr=0.01, schedule="constant"),
     ),
 }
