@@ -130,12 +130,21 @@ class Training(_OfRun):
 
 
 @dataclass(frozen=True)
-class Certification:
-    """The certificates of a ``certify`` run, or the radii of a log: they cover the *average* and are statistical."""
-
+class _Claimed:
     name: str
     model: str | None
     claims: Radii
+
+    @property
+    def labelled(self) -> bool:
+        """Whether accuracy is known."""
+        return self.claims.correct is not None
+
+
+@dataclass(frozen=True)
+class Certification(_Claimed):
+    """The certificates of a ``certify`` run, or the radii of a log: they cover the *average* and are statistical."""
+
     settings: Settings | None = None
     """None where they are not known."""
     seconds: Floats | None = None
@@ -169,11 +178,6 @@ class Certification:
         return self.claims.basis.k
 
     @property
-    def labelled(self) -> bool:
-        """Whether accuracy is known."""
-        return self.claims.correct is not None
-
-    @property
     def acr(self) -> float | None:
         """The average certified radius, 0 where wrong or abstained; None without labels."""
         return self.claims.average_certified_radius if self.labelled else None
@@ -193,32 +197,17 @@ class Certification:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibrated(_Claimed):
     """Radii from one pass: conformal, not statistical."""
 
-    name: str
-    model: str | None
-    claims: Radii
     choices: CalibrationChoices
-
-    @property
-    def labelled(self) -> bool:
-        """Whether accuracy is known."""
-        return self.claims.correct is not None
 
 
 @dataclass(frozen=True)
-class Proven:
+class Proven(_Claimed):
     """Deterministic certificates of a network in one pass."""
 
-    name: str
-    model: str | None
     claims: NetworkCertificates
-
-    @property
-    def labelled(self) -> bool:
-        """Whether accuracy is known."""
-        return self.claims.labels is not None
 
 
 @dataclass(frozen=True)
