@@ -77,8 +77,9 @@ class Settings:
         if self.bound == "randomised":
             plain = self.top_k == 1 and not self.adaptive
             require(plain, "`bound` randomised: expected top-1 certificates of a fixed n, got others; use one-sided")
+        most = max(self.radii, default=0.0)
         reachable = not self.mixes or max(self.levels) < MOST_LIKELY
-        require(reachable, f"`radii`: expected some that noise of σ={self.sigma:g} can reach, got {max(self.radii):g}")
+        require(reachable, f"`radii`: expected some that noise of σ={self.sigma:g} can reach, got {most:g}")
         require(self.prior is None or self.mixes, "`prior`: expected `adaptive` and `radii` beside it; leave it out")
 
     @classmethod
