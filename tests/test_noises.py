@@ -1,6 +1,7 @@
 """Radii of all noises and norms: closed forms, published values, true radii of known networks, coverage, commands."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,9 @@ def words(network: Path, out: Path, *more: str) -> list[str]:
 
 
 def test_certified_recomputed_compared_and_reported_in_other_norms(
-    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("heatsmooth.certification.certificates.clever", partial(hs.clever, samples=4, rivals=2))
     out = tmp_path / "uniform"
     assert run(words(network, out, "--noise", "uniform", "--clever", "2", "--json")) == 0
     summary = json.loads(capsys.readouterr().out)
@@ -246,10 +248,10 @@ def test_what_other_noises_do_not_have_is_one_line(
 def test_smoothing_for_another_noise(
     network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heatsmooth.commands.training.TESTED", 50)
+    monkeypatch.setattr("heatsmooth.commands.training.TESTED", 10)
     out = tmp_path / "smoothed"
     smooth = ["smooth", "--data", "fashion-mini", "--from", str(network), "--sigma", "0.25", "--noise", "laplace"]
-    assert run([*smooth, "--limit-train", "64", "--batch-size", "32", "--out", str(out), "--quiet"]) == 0
+    assert run([*smooth, "--limit-train", "32", "--batch-size", "16", "--out", str(out), "--quiet"]) == 0
     recorded = json.loads((out / "run.json").read_text())["settings"]["heat"]
     assert (recorded["noise"], recorded["distribution"], recorded["norm"]) == ("copy", "laplace", "l1")
     capsys.readouterr()
