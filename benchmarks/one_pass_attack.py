@@ -290,9 +290,9 @@ def main() -> None:
     plain = measured(bench, "today", today, rho=0.0)
     line("one pass, not under attack", plain, {r: measured(bench, f"today-{r:g}", today, rho=r) for r in distances})
     for rho in distances:
-        noise = options.noise or usual_noise(rho, options.sigma)
-        passes = calibration_passes(bench, noise, options.noise_samples)
         for votes in [int(text) for text in options.passes.split(",")]:
+            noise = options.noise or usual_noise(rho, options.sigma, votes)
+            passes = calibration_passes(bench, noise, options.noise_samples)
             try:
                 robust = calibrate_under_attack(
                     certificates, passes, rho=rho, epsilon=bench.epsilon, votes=votes, seed=bench.seed

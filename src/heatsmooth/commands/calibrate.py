@@ -39,7 +39,7 @@ class Attack:
     passes: int = 1
     """Noisy passes per new image; more than half of them must agree. More passes keep more of the radius."""
     noise: float | None = None
-    """Standard deviation τ of their noise (default: ρ, but from σ/4 to σ)."""
+    """Standard deviation of their noise (default: ρ, for several passes ρ/2, but from σ/4 to σ)."""
     noise_samples: int = 1000
     """Noisy passes per calibration image."""
     data: str | None = None
@@ -178,7 +178,9 @@ class Calibrate(Command):
         if rho is None:
             return calibrate(certificates, epsilon=self.epsilon, **about)
         require(self.held_out is None, "`held_out`: expected none beside `under_attack`, got one; leave it out")
-        noise = usual_noise(rho, certificates.sigma) if self.attack.noise is None else self.attack.noise
+        noise = (
+            usual_noise(rho, certificates.sigma, self.attack.passes) if self.attack.noise is None else self.attack.noise
+        )
         check_attack(rho, noise, self.attack.passes, self.attack.noise_samples)
         passes = noisy_passes(
             copy.deepcopy(model).to(accelerator(self.attack.device).device),
