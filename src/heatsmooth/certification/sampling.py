@@ -273,15 +273,12 @@ def tallied(logits: Tensor, rows: list[int]) -> list[Tally]:
     """
     if logits.device.type not in ("cpu", "cuda"):
         logits = logits.cpu()
-    lengths = torch.tensor(rows, device=logits.device)
+    classes, lengths = logits.shape[1], torch.tensor(rows, device=logits.device)
     probabilities = logits.double().softmax(1)
-    sums, squares = (
-        torch.segment_reduce(numbers, "sum", lengths=lengths, axis=0).cpu().numpy()
-        for numbers in (probabilities, probabilities.square())
-    )
-    part = torch.arange(len(rows), device=logits.device).repeat_interleave(lengths)
-    classes = logits.shape[1]
-    counts = (part * classes + logits.argmax(1)).bincount(minlength=len(rows) * classes).view(-1, classes).cpu().numpy()
+    both = torch.cat([probabilities, probabilities.square()], 1)
+    sums, squares = np.split(torch.segment_reduce(both, "sum", lengths=lengths, axis=0).cpu().numpy(), 2, axis=1)
+    first = torch.from_numpy(np.repeat(np.arange(len(rows)) * classes, rows)).to(logits.device)
+    counts = (first + logits.argmax(1)).bincount(minlength=len(rows) * classes).view(-1, classes).cpu().numpy()
     return [Tally(*of_part) for of_part in zip(counts, sums, squares, strict=True)]
 
 
