@@ -125,7 +125,7 @@ def decided(count: Floats, n: int, settings: Settings, one_pass: float, most_per
         return np.ones(len(count), dtype=bool), stopped_lower(count, n, alpha, most=n)[:, None] >= np.array(levels)
     reached = anytime_exceeds(count[:, None], n, alpha / 2, np.array(levels))
     hopeless = chance(count[:, None], n, settings.n, alpha, levels) < LEAST_CHANCE  # type: ignore[arg-type]
-    return (reached | hopeless).all(1), reached
+    return np.asarray((reached | hopeless).all(1)), reached
 
 
 def divergence(p: Floats | float, q: Floats | float) -> Floats:
