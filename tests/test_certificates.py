@@ -84,10 +84,9 @@ def simulated(
         {"n": 500},
         {"n": 500, "bound": "two-sided"},
         {"n": 2000, "adaptive": True, "radii": (0.1, 0.25)},
-        {"n": 2000, "adaptive": True, "radii": (0.1, 0.25), "sequence": "beta"},
         {"n": 1000, "adaptive": True, "tolerance": 0.05},
     ],
-    ids=["fixed", "two-sided", "adaptive-radii", "adaptive-radii-beta", "adaptive-tolerance"],
+    ids=["fixed", "two-sided", "adaptive-radii", "adaptive-tolerance"],
 )
 @pytest.mark.parametrize("p", [0.45, 0.52, 0.66, 0.85, 0.99])
 def test_certificates_are_false_with_probability_at_most_alpha(choices: dict[str, Any], p: float) -> None:

@@ -6,13 +6,21 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from heatsmooth import InputError
+from heatsmooth.certification.settings import Budget
 from heatsmooth.commands.configs import config_text, read_config
 from heatsmooth.commands.inputs import Shard
 from heatsmooth.commands.line import COMMANDS, _given, command_named, run
 from heatsmooth.commands.options import Option, built, options_of
 
 SMOOTH = ["smooth", "--data", "fashion-mini", "--from", "b", "--sigma", "0.25", "--out", "s"]
-SAMPLES: dict[Any, Any] = {int: 3, float: 1e-4, str: "some: 'text'", Path: Path("some/where"), Shard: Shard(2, 3)}
+SAMPLES: dict[Any, Any] = {
+    int: 3,
+    float: 1e-4,
+    str: "some: 'text'",
+    Path: Path("some/where"),
+    Shard: Shard(2, 3),
+    Budget: Budget(seconds=90.0),
+}
 
 
 def sample(option: Option) -> Any:

@@ -13,6 +13,7 @@ from heatsmooth.settings import Noise, Norm, check_at_least, check_choices, chec
 from heatsmooth.statistics.mixtures import Mixture, Prior, mixture_of
 from heatsmooth.statistics.noises import Smoothing
 
+SAMPLING = {"group": "Sampling"}
 Sequence = Literal["mixture", "beta"]
 MOST_LIKELY = 1 - 1e-9
 """No number of samples in practice shows that a class is more probable than this."""
@@ -39,12 +40,12 @@ class Settings:
     """Stop sampling an image once its radius is decided. Only for one-sided top-1 certificates."""
     radii: tuple[float, ...] = ()
     """With `adaptive`: radii to decide, as 0.25,0.5. Without them, the radius is found up to the tolerance."""
-    sequence: Sequence = "mixture"
+    sequence: Sequence = field(default="mixture", metadata=SAMPLING)
     """With `adaptive` and `radii`: which bounds hold at all times. Mixture needs fewer samples to decide these radii.
     Beta bounds every radius, and was the only one before."""
     prior: Prior | None = field(default=None, metadata={"option": False})
     """For mixture: what is expected of the images before sampling, fitted on other images. None: nothing."""
-    tolerance: float = 0.05
+    tolerance: float = field(default=0.05, metadata=SAMPLING)
     """With `adaptive`: tolerance of the radius. Sampling stops when more samples would probably add at most this
     much."""
     bound: Bound = "one-sided"
@@ -52,7 +53,7 @@ class Settings:
     the class, with one random number per image, and is tighter; only for a fixed n and top-1."""
     top_k: int = 1
     """The label stays among the k most probable classes. Without labels, the class does."""
-    n_wrong: int | None = None
+    n_wrong: int | None = field(default=None, metadata=SAMPLING)
     """Fewer samples where the selected class is not the label. Such an image counts as 0 in any case. Its certificate
     stays valid. Not with `adaptive` or `top_k`."""
     noise: Noise = field(default="gaussian", metadata={"group": "Other norms"})

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heatsmooth.certification.settings import Budget, Sampling, Settings
+from heatsmooth.certification.settings import SAMPLING, Budget, Sampling, Settings
 from heatsmooth.commands.command import Command
 from heatsmooth.commands.inputs import RUNNING, WHICH, Images, Network, Shard
 from heatsmooth.commands.options import grouped
@@ -39,9 +39,9 @@ class Certify(Command):
     shard: Shard = field(default=Shard(), metadata=WHICH)
     """Part I of N parts of the images, for job arrays."""
     budget: Budget | None = field(default=None, metadata={"group": "Certificate"})
-    """Samples in total, or time, spent where it decides most of the `radii`. Images end with different numbers of
-    samples, at most `n`. Shards share the samples; each has all of the time."""
-    prior: Path | None = field(default=None, metadata={"group": "Certificate"})
+    """Samples or time for all images together. It is spent where it decides most of the `radii`. An image gets at most
+    `n` samples. Shards share the samples; each has all of the time."""
+    prior: Path | None = field(default=None, metadata=SAMPLING)
     """A certified run of other images: with `radii`, fewer samples if they are alike. It cannot make a certificate
     false."""
     tsv: Path | None = field(default=None, metadata={"group": "Certificate"})

@@ -10,7 +10,16 @@ from typing import Any
 from heatsmooth.commands.options import MAIN, Option, options_of, with_flags
 
 WIDTH = 80
-NAMED_ONLY = ("Image files", "Network", "Other norms", "Objective", "Other methods", "Optimisation", "Running")
+NAMED_ONLY = (
+    "Image files",
+    "Network",
+    "Sampling",
+    "Other norms",
+    "Objective",
+    "Other methods",
+    "Optimisation",
+    "Running",
+)
 """Groups of options that most people leave alone."""
 PRESET_GROUPS = ("Objective", "Optimisation")
 SHARED = (

@@ -167,8 +167,10 @@ class Mixture:
         for level, points in self._bets:
             excluded = _excluded(a, samples, alpha, points.log_likelihoods(a, samples))
             whole = excluded(np.full_like(a, level))
-            partly = largest_true(excluded, np.full_like(a, level))
-            bound = np.where(unbroken, np.maximum(bound, np.where(whole, level, partly)), bound)
+            if not unbroken.any():
+                return bound
+            end = np.full_like(a, level) if whole.all() else largest_true(excluded, np.full_like(a, level))
+            bound = np.where(unbroken, np.maximum(bound, np.where(whole, level, end)), bound)
             unbroken &= whole
         if not unbroken.any():
             return bound
