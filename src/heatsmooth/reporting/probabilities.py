@@ -41,7 +41,7 @@ def lower_probabilities(claims: Radii, sigma: float | None) -> Floats | None:
     Without labels it is that of the certified class. From counts, it is the one-sided Clopper–Pearson bound at the α
     of the certificates. From radii alone, as in a log, it is Φ(r/σ), the bound that the radius was computed from, and 0
     where the class is wrong or the model abstains: nothing is known there. None where no bound follows: without σ, for
-    top-k radii of adaptive sampling, and for other kinds of radii.
+    top-k radii of adaptive sampling, and for other kinds of radii, noise and norms.
     """
     basis = claims.basis
     if isinstance(claims, Certificates) and basis.alpha is not None and not basis.anytime:
@@ -50,7 +50,7 @@ def lower_probabilities(claims: Radii, sigma: float | None) -> Floats | None:
         count = np.take_along_axis(claims.counts, np.where(known, classes, 0)[:, None], 1)[:, 0]
         return np.where(known, clopper_pearson_lower(count, claims.n, basis.alpha), 0.0)
     from_radius = basis.kind in (BasisKind.STATISTICAL, BasisKind.UNSTATED) and basis.bound == "one-sided"
-    if sigma is None or basis.k != 1 or not from_radius:
+    if sigma is None or basis.k != 1 or not from_radius or not basis.usual:
         return None
     counted = ~claims.abstained if claims.correct is None else claims.correct
     return np.where(counted, special.ndtr(claims.radii / sigma), 0.0)

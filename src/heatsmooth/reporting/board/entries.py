@@ -17,6 +17,7 @@ from heatsmooth.reporting.probabilities import lower_probabilities
 from heatsmooth.reporting.sources import UNREADABLE, reason, within_reach
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.deterministic import SETTINGS, NetworkCertificates
+from heatsmooth.results.guarantees import Basis
 from heatsmooth.results.logs import Log, named_sigma, read_log_columns
 from heatsmooth.results.radii import Radii
 from heatsmooth.results.run_info import RunInfo
@@ -197,7 +198,13 @@ def _run(found: Found) -> Entry | None:
     if not isinstance(claims, Certificates):
         return entry
     settings = Settings.from_json(info.chosen.certificate, found.path)
-    return replace(entry, sigma=claims.sigma, settings=settings)
+    return replace(entry, about=_about(claims.basis), sigma=claims.sigma, settings=settings)
+
+
+def _about(basis: Basis) -> str:
+    """The average that the radii cover, and their norm unless it is L2."""
+    average = AVERAGE if basis.noise == "gaussian" else AVERAGE.replace("average", f"average over {basis.noise} noise")
+    return average if basis.norm == "l2" else f"{average} · {basis.norm_name} radii"
 
 
 def at_same_samples(entries: Sequence[Entry], *, n: int | None, alpha: float) -> list[Entry]:
@@ -231,7 +238,13 @@ def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
     if (settings.n, settings.alpha, settings.top_k, settings.bound) != (own.n, own.alpha, own.top_k, own.bound):
         was = f"n {count_text(own.n)}, {str(own.basis).removeprefix('statistical, ')}"
         changes.append(f"recomputed from its counts; it was certified with {was}")
-    radii, abstained = radii_of(counts, claims.classes, settings)
+    radii, abstained = radii_of(
+        counts,
+        claims.classes,
+        settings,
+        one_pass=np.take_along_axis(claims.clean_probabilities, claims.classes[:, None], 1)[:, 0],
+        pixels=claims.pixels,
+    )
     again = replace(
         claims,
         radii=np.where(abstained, 0.0, radii),
@@ -241,7 +254,7 @@ def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
         counts=counts,
         basis=settings.basis,
     )
-    cap = largest_radius(settings, counts.shape[1]) or 0.0
+    cap = largest_radius(settings, counts.shape[1], pixels=claims.pixels) or 0.0
     return replace(entry, claims=again, n=settings.n, alpha=alpha, cap=cap, changes=tuple(changes))
 
 
