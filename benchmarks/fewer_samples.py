@@ -267,9 +267,13 @@ def budgeted(images: Replayed, settings: Settings, budget: int, rng: np.random.G
         )
 
     account = Account(settings)
-    account.add(Round(draws=tuple(draws(i, CHUNK, True) for i in range(len(images.p))), seconds=0.0))
+    account.add(
+        Round(number=account.rounds, draws=tuple(draws(i, CHUNK, True) for i in range(len(images.p))), seconds=0.0)
+    )
     while asked := account.next_round(Budget(samples=budget)):
-        account.add(Round(draws=tuple(draws(i, more, False) for i, more in asked.items()), seconds=0.0))
+        account.add(
+            Round(number=account.rounds, draws=tuple(draws(i, more, False) for i, more in asked.items()), seconds=0.0)
+        )
     reached = np.zeros((len(images.p), len(RADII)), dtype=bool)
     for index, drawn in account.images.items():
         hits, misses = drawn.tallies["estimation"].counts

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,14 @@ def test_runs_are_brought_to_the_same_n_and_alpha(tmp_path: Path) -> None:
         "proven": (None, None),
     }
     assert rows["proven"].about.startswith("network")
+    for name, change in {"sigma": {"sigma": 1.0}, "noise": {"noise": "laplace"}, "fixed": {"adaptive": False}}.items():
+        shutil.copytree(runs / "adaptive", tmp_path / "edited" / name)
+        edited = tmp_path / "edited" / name / "run.json"
+        info = json.loads(edited.read_text())
+        info["settings"]["certificate"] |= change
+        edited.write_text(json.dumps(info))
+    with pytest.raises(hs.InputError, match=r"expected records of σ=.*, as run\.json says"):
+        hs.board([tmp_path / "edited"], tmp_path / "edited.html")
     few = Certificates.read(runs / "few")
     count = np.take_along_axis(few.counts, few.classes[:, None], 1)[:, 0]
     radius, abstain = one_sided_radius(clopper_pearson_lower(count, 1000, 0.01), sigma=0.25)

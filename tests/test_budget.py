@@ -88,6 +88,12 @@ def test_killed_and_repeated_a_budget_is_spent_once(
     assert run(words(network, again, *asked)) == 0, "a finished run spends nothing"
     assert (again / "rounds.jsonl").read_text().count("\n") == len(lines)
     assert CertifiedRun.read(again, "from").settings == Settings(0.25, n=600, n0=20, adaptive=True, radii=(0.1, 0.25))
+    assert run(["recompute", "--from", str(again), "--norm", "linf"]) == 0, "the asked L2 radii are out of reach in L∞"
+    for copied in (0, 1, 2):
+        (again / "certificates.jsonl").unlink()
+        (again / "rounds.jsonl").write_text("".join(lines[: copied + 1]) + lines[copied])
+        capsys.readouterr()
+        assert "lines were repeated or lost" in refused(capsys, *words(network, again, *asked))
     for part in ("1/2", "2/2"):
         assert run(words(network, tmp_path / "shards", *asked, "--shard", part)) == 0
     shards = read_certificates(tmp_path / "shards")
@@ -99,7 +105,8 @@ def test_killed_and_repeated_a_budget_is_spent_once(
         "--budget: expected at least 710 samples": ("--budget", "709", "--radii", "0.1"),
         "--budget: expected --radii": ("--budget", "9999"),
         "--budget: expected no --means": ("--budget", "9999", "--radii", "0.1", "--means"),
-        "--prior": ("--prior", str(whole), "--radii", "0.1"),
+        "--prior: expected --adaptive and --radii": ("--prior", str(whole), "--radii", "0.1"),
+        "--radii: expected --adaptive or --budget": ("--radii", "0.1"),
     }.items():
         assert message in refused(capsys, *words(network, tmp_path / "wrong", *change))
         assert not (tmp_path / "wrong").exists()
@@ -121,6 +128,12 @@ def test_randomised_bounds_record_their_number_and_counts_give_a_prior(
     with pytest.raises(hs.InputError, match="`bound` randomised: expected counts with the random number"):
         certificate(replace(randomised[0], uniform=None), Settings(0.25, n=600, bound="randomised"))
     capsys.readouterr()
+    assert run(["radii", "--from", str(out), "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    cohen = [kind["name"] for kind in compared["kinds"]].index("Cohen")
+    assert [row["radii"][cohen] for row in compared["images"]] == [
+        None if x == 0 else x for x in tighter.radii.tolist()
+    ]
     asked = ("--prior", str(out), "--adaptive", "--radii", "0.1,0.25")
     assert "expected counts of another seed" in refused(capsys, *words(network, tmp_path / "same", *asked))
     assert run(words(network, tmp_path / "prior", *asked, "--seed", "1")) == 0

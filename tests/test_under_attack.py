@@ -13,7 +13,7 @@ from scipy import special, stats
 
 import heatsmooth as hs
 from heatsmooth import InputError
-from heatsmooth.certification.noisy_passes import seeded_passes
+from heatsmooth.certification.noisy_passes import keyed_passes
 from heatsmooth.commands.line import run
 from heatsmooth.data import load_images
 from heatsmooth.models import load as load_model
@@ -195,11 +195,11 @@ def test_the_commands_use_secret_noise_and_state_the_guarantee(
         assert run([*one_pass.split(), "--out", str(tmp_path / out)]) == 0
     rows, others = read_one_pass(tmp_path / "p"), read_one_pass(tmp_path / "q")
     assert str(radii_of(rows).basis) == said["basis"]
-    assert not {row.noise_seed for row in rows} & {row.noise_seed for row in others}
+    assert not {row.noise_key for row in rows} & {row.noise_key for row in others}
     calibration = AttackCalibration.from_json(json.loads((tmp_path / "k/calibration_under_attack.json").read_text()))
     images = load_images("fashion-mini", "test").images(torch.arange(20))
-    seeds = [row.noise_seed or 0 for row in rows]
-    again = seeded_passes(load_model(tmp_path / "k"), images, seeds, noise=0.25, count=3)
+    keys = [row.noise_key or "" for row in rows]
+    again = keyed_passes(load_model(tmp_path / "k"), images, keys, noise=0.25, count=3)
     claims = calibration.claims(again)
     assert [row.predicted for row in rows] == claims.classes.tolist()
     np.testing.assert_allclose([row.radius for row in rows], claims.radii, atol=1e-8)
@@ -249,7 +249,7 @@ def test_the_library_claims_what_the_passes_say() -> None:
     again = hs.noisy_passes(model, images, noise=0.25, count=60)
     np.testing.assert_array_equal(passes.doubts, again.doubts)
     calibration = attack_calibration(classes=2, passes=5, needed=3)
-    claims, seeds = hs.claims_under_attack(model, images, calibration)
-    expected = calibration.claims(seeded_passes(model, images, seeds, noise=0.25, count=5))
+    claims, keys = hs.claims_under_attack(model, images, calibration)
+    expected = calibration.claims(keyed_passes(model, images, keys, noise=0.25, count=5))
     np.testing.assert_array_equal(claims.radii, expected.radii)
-    assert len(set(seeds)) == 6
+    assert len(set(keys)) == 6

@@ -50,18 +50,18 @@ def one_pass_class(probabilities: Tensor) -> int | None:
     return int(probabilities.argmax()) if bool(probabilities.isfinite().all()) else None
 
 
-def claims_under_attack(model: nn.Module, images: Tensor, calibration: AttackCalibration) -> tuple[Claims, list[int]]:
-    """Class and radius of each image from noisy passes, with the guarantee of ``calibration``; and the seeds.
+def claims_under_attack(model: nn.Module, images: Tensor, calibration: AttackCalibration) -> tuple[Claims, list[str]]:
+    """Class and radius of each image from noisy passes, as ``calibration`` guarantees; and the keys of the noise.
 
     Every call draws fresh secret noise, so it may give another answer for the same image. The guarantee is for the
-    first answer about an image, not for the best of several. The seeds may be published with the answers: with
-    ``certification.noisy_passes.seeded_passes`` and ``calibration.claims``, everybody can repeat them.
+    first answer about an image, not for the best of several. The keys may be published with the answers: with
+    ``certification.noisy_passes.keyed_passes`` and ``calibration.claims``, everybody can repeat them.
 
     ``model``: the calibrated network, in evaluation mode. ``images``: (images, channels, height, width) in [0, 1].
     """
     with exact_float32():
-        probabilities, seeds = secret_passes(model, images, noise=calibration.noise, count=calibration.passes)
-    return calibration.claims(probabilities), seeds
+        probabilities, keys = secret_passes(model, images, noise=calibration.noise, count=calibration.passes)
+    return calibration.claims(probabilities), keys
 
 
 def predict(
@@ -173,8 +173,8 @@ class _Predictor:
         """The predictions with what noisy passes claim, if the calibration is for attacked images."""
         if not isinstance(self.calibration, AttackCalibration):
             return predictions
-        claims, seeds = claims_under_attack(self.model, images, self.calibration)
-        answers = zip(claims.classes.tolist(), claims.radii, claims.received_radii, seeds, strict=True)
+        claims, keys = claims_under_attack(self.model, images, self.calibration)
+        answers = zip(claims.classes.tolist(), claims.radii, claims.received_radii, keys, strict=True)
         found = [
             AttackClaim(
                 predicted=None if predicted < 0 else predicted,
@@ -183,9 +183,9 @@ class _Predictor:
                 subject=self.calibration.subject,
                 basis=str(self.calibration.basis),
                 rho=self.calibration.rho,
-                noise_seed=seed,
+                noise_key=key,
             )
-            for predicted, radius, received, seed in answers
+            for predicted, radius, received, key in answers
         ]
         return [replace(prediction, under_attack=claim) for prediction, claim in zip(predictions, found, strict=True)]
 

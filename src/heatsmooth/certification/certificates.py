@@ -81,10 +81,6 @@ def certificate(counted: Counted, settings: Settings) -> Certificate:
             raise InputError("`class_from` noise: expected selection counts, got none; use `class_from` clean")
         selected = int(np.argmax(counted.selection))
     target = counted.label if settings.top_k > 1 and counted.label is not None else selected
-    require(
-        settings.bound != "randomised" or counted.uniform is not None,
-        "`bound` randomised: expected counts with the random number drawn beforehand, got none; certify with it",
-    )
     radius, abstain = radii_of(
         np.array([counted.counts]),
         np.array([target]),

@@ -66,12 +66,18 @@ def every_radius(certificates: Certificates, settings: Settings, *, pixels: int)
 
 def _from_counts(certificates: Certificates, settings: Settings, pixels: int) -> Iterator[NamedRadii]:
     """In every norm of the noise, the radius of the class that is most frequent under noise."""
-    own, rivals = probability_bounds(certificates.counts, certificates.targets, settings)
+    own, rivals = probability_bounds(
+        certificates.counts,
+        certificates.targets,
+        settings,
+        one_pass=certificates.one_pass_probabilities(certificates.targets),
+        uniform=certificates.uniform,
+    )
     rival = rivals[:, 0]
     for norm in NORMS[settings.noise]:
         smoothing = Smoothing(settings.sigma, settings.noise, norm, pixels)
-        one_sided = settings.bound == "one-sided"
-        certified = smoothing.one_sided(own) if one_sided else smoothing.two_sided(own, rival)
+        two_sided = settings.bound == "two-sided"
+        certified = smoothing.two_sided(own, rival) if two_sided else smoothing.one_sided(own)
         basis = replace(settings.basis, norm=norm)
         yield _named(OWN_NAMES[settings.noise], Subject.AVERAGE, basis, certified)
         if (settings.noise, norm) == ("gaussian", "l2"):

@@ -17,8 +17,8 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.results.noisy_passes import NoisyPasses
 from heatsmooth.statistics.bounds import Floats, Integers
 
-SEED_BITS = 53
-"""Of the secret seed of one image: as many as JSON keeps exactly."""
+KEY_BITS = 128
+"""Of the secret key of one image: too many to be guessed, or to be drawn twice."""
 
 
 def noisy_passes(
@@ -57,24 +57,27 @@ def noisy_passes(
     return NoisyPasses(classes=classes, doubts=doubts, number_of_classes=number, noise=noise)
 
 
-def secret_passes(model: nn.Module, images: Tensor, *, noise: float, count: int) -> tuple[Tensor, list[int]]:
-    """Probabilities of ``count`` passes per image with fresh secret noise, (images, count, classes), and the seeds.
+def secret_passes(model: nn.Module, images: Tensor, *, noise: float, count: int) -> tuple[Tensor, list[str]]:
+    """Probabilities of ``count`` passes per image with fresh secret noise, (images, count, classes), and the keys.
 
-    Each image gets a new seed from the operating system's source of randomness, after the image is known. A seed may be
-    told with the answer: it is never used again. It reproduces the answer with ``seeded_passes``.
+    Each image gets a new key from the operating system's source of randomness, after the image is known. A key, in
+    hexadecimal digits, may be told with the answer: it is never used again. It reproduces the answer with
+    ``keyed_passes``.
 
     ``model``: in evaluation mode. ``images``: (images, channels, height, width) in [0, 1].
     """
-    seeds = [secrets.randbits(SEED_BITS) for _ in range(len(images))]
-    return seeded_passes(model, images, seeds, noise=noise, count=count), seeds
+    keys = [secrets.token_hex(KEY_BITS // 8) for _ in range(len(images))]
+    return keyed_passes(model, images, keys, noise=noise, count=count), keys
 
 
-def seeded_passes(model: nn.Module, images: Tensor, seeds: list[int], *, noise: float, count: int) -> Tensor:
-    """As ``secret_passes``, with known seeds: to check an answer that was given, never to give one."""
+def keyed_passes(model: nn.Module, images: Tensor, keys: list[str], *, noise: float, count: int) -> Tensor:
+    """As ``secret_passes``, with known keys: to check an answer that was given, never to give one."""
     answers = []
     with torch.inference_mode():
-        for image, seed in zip(images, seeds, strict=True):
-            rows = _noisy(image[None].cpu(), noise, count, seed).to(device_of(model))
+        for image, key in zip(images, keys, strict=True):
+            generator = np.random.Generator(np.random.Philox(key=int(key, 16)))
+            drawn = torch.from_numpy(generator.standard_normal((count, *image.shape), dtype=np.float32))
+            rows = (image.cpu() + noise * drawn).to(device_of(model))
             together = images_of_a_pass(device_of(model), rows[0].numel()) or CHUNK
             answers.append(torch.cat([probabilities_of(model(some)) for some in rows.split(together)]))
     return torch.stack(answers)

@@ -4,11 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatsmooth.certification.settings import Settings
+from heatsmooth.errors import InputError
 from heatsmooth.statistics.bounds import clopper_pearson_lower, clopper_pearson_upper, label_bounds, randomised_lower
 from heatsmooth.statistics.noises import Smoothing
 from heatsmooth.statistics.radii import round_down
 from heatsmooth.statistics.sequences import anytime_lower, anytime_upper, stopped_lower
 
+DRAWN_BEFORE = "counts with the random number drawn beforehand"
 DIGITS = 9
 """Decimals of a radius in the records, rounded down."""
 
@@ -26,8 +28,8 @@ def radii_of(
 
     ``counts``: of the estimation samples, (images, classes). ``classes``: to certify, (images,). ``settings``: the
     noise, σ, α, the kind of bound and the norm. ``one_pass``: the probabilities of the classes in one pass, (images,),
-    for a fitted prior; by default 1. ``uniform``: the random numbers of randomised bounds, (images,); by default the
-    most favourable. ``pixels``: values of an image, for L∞ radii. Radii are in the norm of the settings, for images in
+    for a fitted prior; by default 1. ``uniform``: the random numbers of randomised bounds, (images,), which
+    they need. ``pixels``: values of an image, for L∞ radii. Radii are in the norm of the settings, for images in
     [0, 1], rounded down.
     """
     smoothing = Smoothing(settings.sigma, settings.noise, settings.radius_norm, pixels)
@@ -61,7 +63,9 @@ def probability_bounds(
         elif settings.adaptive:
             own = stopped_lower(count, n, settings.alpha, most=settings.n)
         elif settings.bound == "randomised":
-            own = randomised_lower(count, n, settings.alpha, 0.0 if uniform is None else uniform)
+            if uniform is None:
+                raise InputError(f"`bound` randomised: expected {DRAWN_BEFORE}, got none; certify with it")
+            own = randomised_lower(count, n, settings.alpha, uniform)
         else:
             own = clopper_pearson_lower(count, n, settings.alpha)
         return own, 1 - own[:, None]
@@ -91,5 +95,5 @@ def largest_radius(settings: Settings, classes: int, *, pixels: int | None = Non
     """The radius of an image all of whose ``n`` samples agree, for so many classes; None if even that abstains."""
     counts = np.zeros((1, classes), dtype=np.int64)
     counts[0, 0] = settings.n
-    radius, abstain = radii_of(counts, np.array([0]), settings, pixels=pixels)
+    radius, abstain = radii_of(counts, np.array([0]), settings, uniform=np.zeros(1), pixels=pixels)
     return None if abstain[0] else float(radius[0])

@@ -52,11 +52,18 @@ class Account:
     samples: int = 0
     """Of all images and streams."""
     seconds: float = 0.0
+    rounds: int = 0
     gains: dict[int, float] = field(default_factory=dict)
     """The gain of each image by its counts so far."""
 
     def add(self, new: Round) -> None:
         """Add what a round drew, and see what its images may still gain."""
+        require(
+            new.number == self.rounds,
+            f"rounds.jsonl: expected round {self.rounds}, got {new.number}: lines were repeated or lost; certify into "
+            "another directory",
+        )
+        self.rounds += 1
         self.seconds += new.seconds
         for draws in new.draws:
             if draws.clean_probabilities is not None and draws.clean_class is not None:
@@ -126,7 +133,7 @@ class Task:
         first = 1 + (settings.n0 if settings.class_from == "noise" else 0) + min(CHUNK, settings.n)
         require(
             self.budget.samples is None or self.budget.samples >= first * count,
-            f"`budget`: expected at least {first * count} samples, the first {first} of {count} images, got "
+            f"`budget`: expected at least {first * count} samples, {first} for each of {count} images, got "
             f"{self.budget.samples}; raise it, or certify fewer images",
         )
 
@@ -144,7 +151,7 @@ class Task:
             jobs = (self._job(index, more, account) for index, more in asked.items())
             drawn = [replace(draws, seconds=round(job.seconds, 4)) for job, draws in sampler.run(jobs)]
             drawn.sort(key=lambda draws: draws.index)
-            new = Round(draws=tuple(drawn), seconds=round(time.monotonic() - begin, 4))
+            new = Round(number=account.rounds, draws=tuple(drawn), seconds=round(time.monotonic() - begin, 4))
             account.add(new)
             yield new
 

@@ -1,6 +1,7 @@
 """``heatsmooth calibrate``."""
 
 import copy
+import math
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -161,7 +162,7 @@ class Calibrate(Command):
         self, model: "Classifier", identity: "Identity", certified: "CertifiedRun", progress: Progress
     ) -> "Calibration | AttackCalibration":
         """The calibration that was asked for."""
-        from heatsmooth.calibration import calibrate
+        from heatsmooth.calibration import FITTED, allowed_errors, calibrate
         from heatsmooth.certification.noisy_passes import noisy_passes
         from heatsmooth.device import accelerator
         from heatsmooth.results.certificates import Certificates
@@ -182,6 +183,8 @@ class Calibrate(Command):
             usual_noise(rho, certificates.sigma, self.attack.passes) if self.attack.noise is None else self.attack.noise
         )
         check_attack(rho, noise, self.attack.passes, self.attack.noise_samples)
+        images = len(certificates)
+        allowed_errors(images - math.floor(images * FITTED), self.epsilon, images=images)
         passes = noisy_passes(
             copy.deepcopy(model).to(accelerator(self.attack.device).device),
             self._images(certified, certificates.indices.tolist(), progress),

@@ -186,6 +186,15 @@ class CertifiedRun:
         """Values of an image: channels × height × width."""
         return math.prod(self.shape)
 
+    def sized(self, item: Certificate) -> Certificate:
+        """The certificate with the size of its image, which must not contradict that of the run."""
+        require(
+            item.pixels in (None, self.pixels),
+            f"`{self.argument}` {self.directory}: expected images of {self.pixels} values, as run.json says, got "
+            f"{item.pixels}; certify again",
+        )
+        return replace(item, pixels=self.pixels)
+
     def all_counts(self) -> list[Certificate]:
         """All certificates as they are; those of an unfinished run are refused."""
         certificates = read_certificates(self.directory)
@@ -227,8 +236,11 @@ def prior_of(directory: Path, settings: Settings, seed: int) -> Prior:
     run, where = CertifiedRun.read(directory, "prior"), f"`prior` {directory}"
     sigma = run.settings.sigma
     require(sigma == settings.sigma, f"{where}: expected counts of noise σ={settings.sigma:g}, got {sigma:g}")
+    known = run.info.settings
+    alone = isinstance(known.get("seed"), int) and not run.settings.prior
+    require(alone, f"{where}: expected a run with a recorded seed and without a prior, got another; name such a run")
     require(
-        run.info.settings.get("seed") != seed,
+        known["seed"] != seed,
         f"{where}: expected counts of another seed, got the same {seed}, and so the same noise; use another `seed`",
     )
     certificates = read_certificates(directory)

@@ -42,8 +42,8 @@ class Certify(Command):
     """Samples or time for all images together. It is spent where it decides most of the `radii`. An image gets at most
     `n` samples. Shards share the samples; each has all of the time."""
     prior: Path | None = field(default=None, metadata=SAMPLING)
-    """A certified run of other images: with `radii`, fewer samples if they are alike. It cannot make a certificate
-    false."""
+    """A certified run with another `seed`: if its images are similar, `radii` need fewer samples. It cannot make a
+    certificate false."""
     tsv: Path | None = field(default=None, metadata={"group": "Certificate"})
     """Also write a log as Cohen's code does."""
     sampling: Sampling = field(default=Sampling(), metadata=grouped("Running"))
@@ -60,12 +60,19 @@ class Certify(Command):
         from heatsmooth.errors import require
 
         extra = next((name for name in ("budget", "prior") if getattr(self, name) is not None), None)
-        if self.settings is None or extra is None:
+        if self.settings is None:
             require(extra is None, f"`{extra}`: expected `sigma` beside it, got none; name it")
-            return self.settings
-        adaptive = self.settings.adaptive or self.budget is not None
-        prior = None if self.prior is None else prior_of(self.prior, self.settings, self.sampling.seed)
-        return replace(self.settings, adaptive=adaptive, prior=prior)
+            return None
+        settings, adaptive = self.settings, self.settings.adaptive or self.budget is not None
+        if extra is None:
+            used = adaptive or not settings.radii
+            require(used, "`radii`: expected `adaptive` or `budget` beside it, got neither; add one, or leave it out")
+            return settings
+        needed = "`radii`" if self.budget is not None else "`adaptive` and `radii`"
+        decides = adaptive and bool(settings.radii)
+        require(decides, f"`{extra}`: expected {needed} beside it, got none; add them, as --radii 0.25,0.5")
+        prior = None if self.prior is None else prior_of(self.prior, settings, self.sampling.seed)
+        return replace(settings, adaptive=adaptive, prior=prior)
 
     def _run(self, progress: Progress) -> "CertificationResult | None":
         from heatsmooth.commands.sharing import finish, share_of

@@ -71,8 +71,10 @@ def _text(name: str, value: Any) -> str:
 
 
 def show_table(rows: list[dict[str, str]], title: str = "") -> None:
-    """Print rows with the same keys as a table."""
+    """Print rows with the same keys as a table; nothing without rows."""
     from heatsmooth.table import Column, Table
 
+    if not rows:
+        return
     columns = tuple(Column(name) for name in rows[0])
     print(Table(title, columns, tuple(tuple(row.values()) for row in rows)).text(), end="")

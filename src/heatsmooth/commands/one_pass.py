@@ -175,7 +175,7 @@ def _results_under_attack(
     from heatsmooth.statistics.radii import round_down
 
     labels = images.labels_at(positions)
-    claims, seeds = claims_under_attack(model, images.images(positions), calibration)
+    claims, keys = claims_under_attack(model, images.images(positions), calibration)
     for i, predicted in enumerate(claims.classes.tolist()):
         yield OnePassResult(
             index=int(images.indices[positions[i]]),
@@ -186,5 +186,5 @@ def _results_under_attack(
             subject=calibration.subject,
             basis=calibration.basis,
             received_radius=round_down(float(claims.received_radii[i]), 9),
-            noise_seed=seeds[i],
+            noise_key=keys[i],
         )

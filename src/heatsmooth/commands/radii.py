@@ -91,7 +91,7 @@ class Radii(Command):
 
         counted = CertifiedRun.read(self.source, "source")
         settings = replace(counted.settings, **self.changes)
-        records = read_certificates(self.source)
+        records = [counted.sized(item) for item in read_certificates(self.source)]
         certificates = Certificates.of(certificate(item, settings) for item in records)
         kinds = every_radius(certificates, settings, pixels=counted.pixels)
         return ComparedRadii(

@@ -55,7 +55,7 @@ class Recompute(Command):
         )
         counts = read_certificates(self.source) if self.out is None else counted.all_counts()
         if not settings.basis.usual:
-            counts = [replace(item, pixels=counted.pixels) for item in counts]
+            counts = [counted.sized(item) for item in counts]
         if settings.radius_norm != counted.settings.radius_norm:
             counts = [replace(item, clever=None) for item in counts]
         certificates = [certificate(item, settings) for item in counts]

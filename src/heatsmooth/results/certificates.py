@@ -131,6 +131,8 @@ class Certificates(Radii):
     """Values of an image; None where the records do not state it."""
     clever: NDArray[np.float64] | None = None
     """CLEVER estimates of the network, in the norm of the radii, where they were asked for."""
+    uniform: NDArray[np.float64] | None = None
+    """The random numbers of randomised bounds."""
 
     @classmethod
     def of(cls, records: Iterable[Certificate]) -> Self:
@@ -172,7 +174,12 @@ class Certificates(Radii):
             class_from=rows[0].class_from,
             pixels=rows[0].pixels,
             clever=known_column("clever"),
+            uniform=known_column("uniform"),
         )
+
+    def one_pass_probabilities(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The probabilities of these classes (images,) in one pass."""
+        return np.asarray(np.take_along_axis(self.clean_probabilities, classes[:, None], 1)[:, 0])
 
     @classmethod
     def read(cls, directory: Path) -> Self:

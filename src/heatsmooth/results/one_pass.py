@@ -30,8 +30,8 @@ class OnePassResult:
     received_radius: Real | None = None
     """Under attack: what follows about the image as it was received, max(0, radius − ρ). ``radius`` is about the image
     before the attack."""
-    noise_seed: Whole | None = None
-    """Under attack: the secret seed of the noise, told with the answer and never used again."""
+    noise_key: str | None = None
+    """Under attack: the secret key of the noise, told with the answer and never used again."""
 
     @property
     def correct(self) -> bool:

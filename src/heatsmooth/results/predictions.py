@@ -42,7 +42,7 @@ class AttackClaim:
     subject: Subject
     basis: str
     rho: float
-    noise_seed: int
+    noise_key: str
     """Of the noise, told with the answer and never used again."""
 
 

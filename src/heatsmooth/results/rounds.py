@@ -28,6 +28,8 @@ class Draws:
 class Round:
     """Samples that were chosen together, from the counts of all rounds before."""
 
+    number: Whole
+    """From 0: a line that is repeated or lost is noticed."""
     draws: tuple[Draws, ...]
     seconds: Real
     """The time that the round took."""

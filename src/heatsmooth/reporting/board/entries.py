@@ -17,7 +17,6 @@ from heatsmooth.reporting.probabilities import lower_probabilities
 from heatsmooth.reporting.sources import UNREADABLE, reason, within_reach
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.deterministic import SETTINGS, NetworkCertificates
-from heatsmooth.results.guarantees import Basis
 from heatsmooth.results.logs import Log, named_sigma, read_log_columns
 from heatsmooth.results.radii import Radii
 from heatsmooth.results.run_info import RunInfo
@@ -186,6 +185,11 @@ def _run(found: Found) -> Entry | None:
     claims = (NetworkCertificates if deterministic else Certificates).read(found.path)
     require(claims.labels is not None, f"{found.path}: expected labelled images, got none; certify labelled images")
     within_reach(claims, found.path)
+    require(
+        claims.basis.usual,
+        f"expected L2 radii of Gaussian noise, got {claims.basis.norm_name} radii of {claims.basis.noise_name} noise; "
+        "left out, because they cannot be compared",
+    )
     entry = Entry(
         path=found.path,
         parts=found.parts,
@@ -198,13 +202,12 @@ def _run(found: Found) -> Entry | None:
     if not isinstance(claims, Certificates):
         return entry
     settings = Settings.from_json(info.chosen.certificate, found.path)
-    return replace(entry, about=_about(claims.basis), sigma=claims.sigma, settings=settings)
-
-
-def _about(basis: Basis) -> str:
-    """The average that the radii cover, and their norm unless it is L2."""
-    average = AVERAGE if basis.noise == "gaussian" else AVERAGE.replace("average", f"average over {basis.noise} noise")
-    return average if basis.norm == "l2" else f"{average} · {basis.norm_name} radii"
+    require(
+        (claims.sigma, str(claims.basis)) == (settings.sigma, str(settings.basis)),
+        f"{found.path}: expected records of σ={settings.sigma:g}, {settings.basis}, as run.json says, got "
+        f"σ={claims.sigma:g}, {claims.basis}; certify again",
+    )
+    return replace(entry, sigma=claims.sigma, settings=settings)
 
 
 def at_same_samples(entries: Sequence[Entry], *, n: int | None, alpha: float) -> list[Entry]:
@@ -242,8 +245,7 @@ def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
         counts,
         claims.classes,
         settings,
-        one_pass=np.take_along_axis(claims.clean_probabilities, claims.classes[:, None], 1)[:, 0],
-        pixels=claims.pixels,
+        one_pass=claims.one_pass_probabilities(claims.classes),
     )
     again = replace(
         claims,
@@ -254,7 +256,7 @@ def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
         counts=counts,
         basis=settings.basis,
     )
-    cap = largest_radius(settings, counts.shape[1], pixels=claims.pixels) or 0.0
+    cap = largest_radius(settings, counts.shape[1]) or 0.0
     return replace(entry, claims=again, n=settings.n, alpha=alpha, cap=cap, changes=tuple(changes))
 
 

@@ -61,10 +61,9 @@ class Group:
     @property
     def name(self) -> str:
         """What its rows share."""
-        noise = "σ not stated" if self.sigma is None else f"σ {plain(self.sigma)}"
-        if self.about == AVERAGE:
-            return noise
-        return self.about if self.sigma is None else f"{self.about} · {noise}"
+        if self.about != AVERAGE:
+            return self.about
+        return "σ not stated" if self.sigma is None else f"σ {plain(self.sigma)}"
 
     def envelope(self, radii: Sequence[float] | Floats) -> Floats:
         """The best certified accuracy of the rows that are drawn, at each radius."""
