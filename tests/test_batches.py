@@ -85,7 +85,7 @@ def test_the_teacher_is_measured_where_the_student_is(monkeypatch: pytest.Monkey
     """Again ``meta`` stands for a GPU; what would need its numbers is left out."""
     measured: list[str] = []
 
-    def noted(network: Any, *_: Any) -> tuple[float, float]:
+    def noted(network: Any, *_: Any, **__: Any) -> tuple[float, float]:
         measured.append(device_of(network).type)
         return 0.5, 0.5
 

@@ -195,7 +195,7 @@ def test_the_commands_take_a_file(
     assert (out / "k/model.onnx").read_bytes() == file.read_bytes()
     Image.fromarray((255 * images[0, 0]).byte().numpy()).save(tmp_path / "i.png")
     (predicted,) = done(f"predict {tmp_path}/i.png --sigma 0.1 --noise-samples 100", source=out / "k")["predictions"]
-    assert predicted["class"] == predicted["average_class"]
+    assert predicted["average_class"] in (predicted["class"], None), "it may abstain: the noise is secret"
     assert predicted["one_pass_radius"] >= 0
     assert done(f"one-pass --data {data} --out {out}/o", source=out / "k")["images"] == 40
     audit = f"audit --data {data} --sigma 0.1 --n 100 --images 20 --teacher {file} --out {out}/a"

@@ -202,7 +202,9 @@ class Attack(Command):
         from heatsmooth.runs import Records
 
         done = {result.index for result in read_attacks(self.out)}
-        mine = list(torch.arange(len(images)).split(self.attack.batch_size))[shard.part - 1 :: shard.of]
+        mine = list(torch.arange(len(images)).split(min(self.attack.batch_size, len(images))))[
+            shard.part - 1 :: shard.of
+        ]
         finished = 0
         with Records(self.out / f"attacks{part}.jsonl") as records:
             for positions in mine:

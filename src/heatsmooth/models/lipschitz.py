@@ -263,7 +263,7 @@ class LipschitzNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         require(
             tuple(x.shape[1:]) == self.shape,
-            f"images of {'×'.join(map(str, self.shape))}, got {'×'.join(map(str, x.shape[1:]))}",
+            f"expected images of {'×'.join(map(str, self.shape))}, got {'×'.join(map(str, x.shape[1:]))}; resize them",
         )
         features = self.layers(x if self.training else x.double())
         logits: Tensor = self.last(features.flatten(1))
