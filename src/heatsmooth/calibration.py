@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -139,15 +139,18 @@ class Coverage:
     """The same, with R̂ counted as 0 where R̂ > R."""
 
 
-def calibrate(
-    certificates: Certificates,
-    *,
-    epsilon: float,
-    seed: int = 0,
-    model_hash: str | None = None,
-    network: Any = None,
-    data: Any = None,
-) -> Calibration:
+class Recorded(TypedDict, total=False):
+    """What a calibration records beside its radii."""
+
+    seed: int
+    """Splits the images into the part that fits the model and the part that selects λ; 0 by default."""
+    model_hash: str | None
+    network: Any
+    """The network's identity as JSON."""
+    data: Any
+
+
+def calibrate(certificates: Certificates, *, epsilon: float, **recorded: Unpack[Recorded]) -> Calibration:
     """Learn a one-pass radius from certified images, with the guarantee of ``Calibration`` at their σ and α.
 
     Labels are not used, and the order of the images does not matter.
@@ -162,7 +165,7 @@ def calibrate(
     probabilities, radii = _examples(certificates, sigma=sigma, alpha=alpha)
     classes = probabilities.shape[1]
     doubts = doubt_of(probabilities, classes)
-    fit, rest = split_parts(images, seed)
+    fit, rest = split_parts(images, recorded.get("seed", 0))
     allowed = allowed_errors(len(rest), epsilon, images=images)
     family = RadiusFamily.fit(doubts[fit], radii[fit])
     level = level_of(family.levels, doubts[rest])
@@ -174,10 +177,7 @@ def calibrate(
         sigma=sigma,
         fitted=len(fit),
         corrected=len(rest),
-        seed=seed,
-        model_hash=model_hash,
-        data=data,
-        network=network,
+        **recorded,
     )
 
 

@@ -20,13 +20,14 @@ conformal risk control: a new image has E F(p_x) ≤ ε.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from heatsmooth.calibration import (
     RadiusFamily,
+    Recorded,
     allowed_errors,
     doubt_of,
     level_of,
@@ -146,10 +147,7 @@ def calibrate_under_attack(
     rho: float,
     epsilon: float,
     votes: int = 1,
-    seed: int = 0,
-    model_hash: str | None = None,
-    network: Any = None,
-    data: Any = None,
+    **recorded: Unpack[Recorded],
 ) -> AttackCalibration:
     """Learn a radius from noisy passes, with the guarantee of ``AttackCalibration`` at the σ and α of the certificates.
 
@@ -169,7 +167,7 @@ def calibrate_under_attack(
     require_certificates(certificates, sigma=sigma, alpha=alpha)
     samples = _samples(passes, images)
     check_attack(rho, passes.noise, votes, samples)
-    fit, rest = split_parts(images, seed)
+    fit, rest = split_parts(images, recorded.get("seed", 0))
     allowed_errors(len(rest), epsilon, images=images)
     backed = np.where(passes.classes == certificates.classes[:, None], certificates.radii[:, None], 0.0)
     some = slice(0, FITTING_PASSES)
@@ -181,11 +179,7 @@ def calibrate_under_attack(
         needed: risks_by_count(samples, rho / passes.noise, passes=votes, needed=needed)
         for needed in range(votes // 2 + 1, votes + 1)
     }
-    radii = {
-        number: fitting.mean_radius(of_number, epsilon, passes=votes, needed=number)
-        for number, of_number in risks.items()
-    }
-    needed = max(radii, key=lambda number: (radii[number], number))
+    needed = fitting.best_number(risks, epsilon, passes=votes)
     require(
         correcting.can_cover(risks[needed], epsilon),
         f"`noise_samples`: expected enough to see a risk below epsilon {epsilon:g} under attack, got {samples}, which "
@@ -205,10 +199,7 @@ def calibrate_under_attack(
         samples=samples,
         fitted=len(fit),
         corrected=len(rest),
-        seed=seed,
-        model_hash=model_hash,
-        data=data,
-        network=network,
+        **recorded,
     )
 
 
@@ -240,6 +231,14 @@ class _Part:
     def can_cover(self, risks: Floats, epsilon: float) -> bool:
         """Whether the risk would be at most ε if no pass claimed too much."""
         return self.parts * float(risks[0]) * len(self.doubts) <= self._limit(epsilon)
+
+    def best_number(self, risks: dict[int, Floats], epsilon: float, *, passes: int) -> int:
+        """How many of the passes must agree for the largest mean radius; ``risks``: by that number."""
+        radii = {
+            number: self.mean_radius(of_number, epsilon, passes=passes, needed=number)
+            for number, of_number in risks.items()
+        }
+        return max(radii, key=lambda number: (radii[number], number))
 
     def mean_radius(self, risks: Floats, epsilon: float, *, passes: int, needed: int) -> float:
         """The mean radius, 0 where false, that the largest radii give these images if ``needed`` passes must agree."""

@@ -50,15 +50,15 @@ def clever(
     require(min(samples, rivals) > 0, f"`samples`, `rivals`: expected at least 1, got {samples}, {rivals}")
     with evaluating(model):
         scores = [
-            _score(model, image.to(device_of(model)), norm, radius, (batches, samples, rivals), mixed_seed(seed, i))
+            _score(model, image.to(device_of(model)), (norm, radius), (batches, samples, rivals), mixed_seed(seed, i))
             for i, image in enumerate(images)
         ]
     return np.array(scores)
 
 
-def _score(model: nn.Module, image: Tensor, norm: Norm, radius: float, sizes: tuple[int, int, int], seed: int) -> float:
-    """The score of one image; ``sizes``: batches, samples, rivals."""
-    batches, samples, rivals = sizes
+def _score(model: nn.Module, image: Tensor, ball: tuple[Norm, float], sizes: tuple[int, int, int], seed: int) -> float:
+    """The score of one image; ``ball``: its norm and radius. ``sizes``: batches, samples, rivals."""
+    (norm, radius), (batches, samples, rivals) = ball, sizes
     with torch.no_grad():
         logits = model(image[None])[0]
     if not bool(logits.isfinite().all()):

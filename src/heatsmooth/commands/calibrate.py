@@ -4,7 +4,7 @@ import copy
 import math
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from heatsmooth.calibration import Coverage
 from heatsmooth.commands.command import Command, Summary, facts, show_fields
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from heatsmooth.identity import Identity
     from heatsmooth.models import Classifier
     from heatsmooth.under_attack import AttackCalibration
-
-
-class Recorded(TypedDict):
-    """What a calibration records beside its radii."""
-
-    seed: int
-    model_hash: str
-    network: object
-    data: object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +153,7 @@ class Calibrate(Command):
         self, model: "Classifier", identity: "Identity", certified: "CertifiedRun", progress: Progress
     ) -> "Calibration | AttackCalibration":
         """The calibration that was asked for."""
-        from heatsmooth.calibration import FITTED, allowed_errors, calibrate
+        from heatsmooth.calibration import FITTED, Recorded, allowed_errors, calibrate
         from heatsmooth.certification.noisy_passes import noisy_passes
         from heatsmooth.device import accelerator
         from heatsmooth.results.certificates import Certificates
