@@ -151,10 +151,8 @@ def calibrate_under_attack(
 ) -> AttackCalibration:
     """Learn a radius from noisy passes, with the guarantee of ``AttackCalibration`` at the σ and α of the certificates.
 
-    Labels are not used.
-
     ``certificates``: top-1 certificates of a random sample of the images that the radius is meant for, without attacks.
-    The network must not have been trained on them.
+    The network must not have been trained on them. Labels are not used.
     ``passes``: noisy passes of the same images, in the order of the certificates, as ``noisy_passes`` gives them.
     ``rho``: largest L2 change by the attacker, 0 or more, in [0, 1] pixels.
     ``epsilon``: the probability ε of a radius that is too large, above 0 and below 1.
