@@ -10,7 +10,8 @@ from heatsmooth.commands.options import grouped
 from heatsmooth.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from heatsmooth.commands.certified import CertificationResult
+    from heatsmooth.commands.certified import CertificationResult, CertifiedRun
+    from heatsmooth.results.certificates import Certificate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +37,21 @@ class Recompute(Command):
 
         return by_the_leader(None, self.recomputed)
 
+    def _counts(self, counted: "CertifiedRun", settings: Settings) -> "list[Certificate]":
+        """The stored counts, with what the new norm needs and without what it does not allow."""
+        from heatsmooth.results.certificates import read_certificates
+
+        counts = read_certificates(self.source) if self.out is None else counted.all_counts()
+        if not settings.basis.usual:
+            counts = [counted.sized(item) for item in counts]
+        if settings.radius_norm != counted.settings.radius_norm:
+            counts = [replace(item, clever=None) for item in counts]
+        return counts
+
     def recomputed(self) -> "CertificationResult":
         from heatsmooth.certification.certificates import certificate
         from heatsmooth.commands.certified import CertifiedRun, summarised
         from heatsmooth.errors import require
-        from heatsmooth.results.certificates import read_certificates
         from heatsmooth.results.logs import write_log
         from heatsmooth.results.schema import to_json
         from heatsmooth.runs import Records, Run
@@ -53,12 +64,7 @@ class Recompute(Command):
             f"`class_from`: expected {class_from}, which decided the samples of wrong images, got "
             f"{settings.class_from}; leave it out",
         )
-        counts = read_certificates(self.source) if self.out is None else counted.all_counts()
-        if not settings.basis.usual:
-            counts = [counted.sized(item) for item in counts]
-        if settings.radius_norm != counted.settings.radius_norm:
-            counts = [replace(item, clever=None) for item in counts]
-        certificates = [certificate(item, settings) for item in counts]
+        certificates = [certificate(item, settings) for item in self._counts(counted, settings)]
         if self.out is not None:
             made_of = {"certificate": settings.describe(), "counts": str(self.source.resolve())}
             with Run(self.out, "certify", counted.info.settings | made_of) as run:

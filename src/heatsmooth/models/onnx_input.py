@@ -59,15 +59,19 @@ class OnnxInput:
             math.prod(dim or 1 for dim in dims) <= MOST,
             f"{path}: expected an input of at most {MOST:,} numbers, got {shown(dims)}; export it for smaller images",
         )
-        kind = KINDS[tensor.elem_type]
+        return cls._laid_out(value.name, KINDS[tensor.elem_type], dims)
+
+    @classmethod
+    def _laid_out(cls, name: str, kind: type[np.floating[Any]], dims: Sequence[int | None]) -> Self:
+        """The input with these sizes: (batch, pixels), or (batch, channels, height, width), or channels last."""
         if len(dims) == 2:
             side = math.isqrt(dims[1] or 0)
             square = side if side > 0 and side**2 == dims[1] else None
-            return cls(value.name, kind, dims[0], 1, square, square, flat=dims[1] or 0)
+            return cls(name, kind, dims[0], 1, square, square, flat=dims[1] or 0)
         batch, first, second, third = dims
         if first not in USUAL_CHANNELS and third in USUAL_CHANNELS:
-            return cls(value.name, kind, batch, third, first, second, channels_last=True)
-        return cls(value.name, kind, batch, first, second, third)
+            return cls(name, kind, batch, third, first, second, channels_last=True)
+        return cls(name, kind, batch, first, second, third)
 
     @property
     def size(self) -> int | tuple[int, int] | None:

@@ -49,6 +49,24 @@ def with_band(values: tuple[float, float, float]) -> str:
     return f"{share:.3f} ({low:.3f}–{high:.3f})"
 
 
+def _abstained(item: Certification) -> str:
+    flags = item.claims.abstained
+    return f"{int(flags.sum()):,} ({percent(float(flags.mean()))})"
+
+
+def _accuracy_at(radius: float, text: str = "") -> Column:
+    """The column of certified accuracy at a radius; with ``text``, of L∞ radii."""
+
+    def value(item: Certification) -> tuple[float, float, float] | None:
+        if (item.claims.basis.norm == "linf") != bool(text):
+            return None
+        share = item.certified_at(radius)
+        low, high = item.claims.certified_accuracy_band([radius], alpha=BAND)
+        return None if share is None else (share, float(low[0]), float(high[0]))
+
+    return Column(f"r = {text or plain(radius)}", value, with_band)
+
+
 def accuracy_table(collection: Collection, names: Names) -> Table | None:
     """Certified accuracy at round radii, with ACR."""
     items = [item for item in collection.certifications if item.labelled]
@@ -56,28 +74,14 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
         return None
     largest = max((float(item.claims.radii.max()) for item in items if item.claims.basis.norm != "linf"), default=0.0)
 
-    def at(radius: float, text: str = "") -> Column:
-        def value(item: Certification) -> tuple[float, float, float] | None:
-            if (item.claims.basis.norm == "linf") != bool(text):
-                return None
-            share = item.certified_at(radius)
-            low, high = item.claims.certified_accuracy_band([radius], alpha=BAND)
-            return None if share is None else (share, float(low[0]), float(high[0]))
-
-        return Column(f"r = {text or plain(radius)}", value, with_band)
-
-    def abstained(item: Certification) -> str:
-        flags = item.claims.abstained
-        return f"{int(flags.sum()):,} ({percent(float(flags.mean()))})"
-
     columns = (
         Column("Model", lambda item: names.certifications[item.name], words=True),
         *_kind_columns(),
         Column("Top\u00a0k", lambda item: item.top_k, _above_one),
         Column("Images", lambda item: len(item.claims), count_text),
-        Column("Abstained", abstained),
-        *(at(radius) for radius in RADII if radius <= largest),
-        *(at(part / 255, f"{plain(part)}/255") for part in LINF_PARTS),
+        Column("Abstained", _abstained),
+        *(_accuracy_at(radius) for radius in RADII if radius <= largest),
+        *(_accuracy_at(part / 255, f"{plain(part)}/255") for part in LINF_PARTS),
         Column("ACR", lambda item: item.acr, radius_text, STATISTICAL),
         quartiles_column(lambda item: item),
     )

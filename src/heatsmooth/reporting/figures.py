@@ -117,14 +117,19 @@ def _attacked(items: list[AttackRun], names: Names, kind: str) -> Chart:
 
 def probability_charts(collection: Collection, names: Names) -> list[Chart]:
     """The distribution of p_A over the images; top-k only for models without top-1."""
-    top_1 = {names.model_of(item) for item in collection.certifications if item.top_k == 1}
-    items = [item for item in collection.certifications if item.top_k == 1 or names.model_of(item) not in top_1]
+    items = _with_top_1_first(collection, names)
     known = [(item, values) for item in items if (values := of_certification(item)) is not None]
     if not known:
         return []
     lines = names.lines([item for item, _ in known])
     series = [probability_series(values, *lines[item.name]) for item, values in known]
     return [probability_chart(series, missing=len(items) - len(known))]
+
+
+def _with_top_1_first(collection: Collection, names: Names) -> list[Certification]:
+    """The top-1 certifications, and those of other models."""
+    top_1 = {names.model_of(item) for item in collection.certifications if item.top_k == 1}
+    return [item for item in collection.certifications if item.top_k == 1 or names.model_of(item) not in top_1]
 
 
 def _highest(series: list[Series]) -> float:

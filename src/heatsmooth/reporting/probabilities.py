@@ -45,15 +45,20 @@ def lower_probabilities(claims: Radii, sigma: float | None) -> Floats | None:
     """
     basis = claims.basis
     if isinstance(claims, Certificates) and basis.alpha is not None and not basis.anytime:
-        classes = claims.targets if claims.labels is None else claims.labels
-        known = classes < claims.counts.shape[1]
-        count = np.take_along_axis(claims.counts, np.where(known, classes, 0)[:, None], 1)[:, 0]
-        return np.where(known, clopper_pearson_lower(count, claims.n, basis.alpha), 0.0)
+        return _from_counts(claims, basis.alpha)
     from_radius = basis.kind in (BasisKind.STATISTICAL, BasisKind.UNSTATED) and basis.bound == "one-sided"
     if sigma is None or basis.k != 1 or not from_radius or not basis.usual:
         return None
     counted = ~claims.abstained if claims.correct is None else claims.correct
     return np.where(counted, special.ndtr(claims.radii / sigma), 0.0)
+
+
+def _from_counts(claims: Certificates, alpha: float) -> Floats:
+    """Clopper and Pearson's bound per image; 0 for a label that the network does not know."""
+    classes = claims.targets if claims.labels is None else claims.labels
+    known = classes < claims.counts.shape[1]
+    count = np.take_along_axis(claims.counts, np.where(known, classes, 0)[:, None], 1)[:, 0]
+    return np.where(known, clopper_pearson_lower(count, claims.n, alpha), 0.0)
 
 
 def quartiles(values: Floats) -> tuple[float, float, float]:

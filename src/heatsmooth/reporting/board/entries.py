@@ -230,14 +230,10 @@ def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
     if own is None or not isinstance(claims, Certificates):
         return entry
     settings = replace(own, alpha=alpha, top_k=1, bound="one-sided", n_wrong=None)
-    counts, changes = claims.counts, list[str]()
-    if own.adaptive:
-        changes.append("adaptive: its samples are as they were, at most n")
-    elif n is not None and n < own.n:
+    counts, changes = claims.counts, _differences(own, n)
+    if n is not None and n < own.n and not own.adaptive:
         counts = np.stack([_drawn(row, index, n) for row, index in zip(counts, claims.indices.tolist(), strict=True)])
         settings = replace(settings, n=n)
-    elif n is not None and n > own.n:
-        changes.append(f"it has {count_text(own.n)} samples per image, fewer than {count_text(n)}")
     if (settings.n, settings.alpha, settings.top_k, settings.bound) != (own.n, own.alpha, own.top_k, own.bound):
         was = f"n {count_text(own.n)}, {str(own.basis).removeprefix('statistical, ')}"
         changes.append(f"recomputed from its counts; it was certified with {was}")
@@ -258,6 +254,15 @@ def recomputed(entry: Entry, *, n: int | None, alpha: float) -> Entry:
     )
     cap = largest_radius(settings, counts.shape[1]) or 0.0
     return replace(entry, claims=again, n=settings.n, alpha=alpha, cap=cap, changes=tuple(changes))
+
+
+def _differences(own: Settings, n: int | None) -> list[str]:
+    """What keeps a run from having exactly ``n`` samples per image."""
+    if own.adaptive:
+        return ["adaptive: its samples are as they were, at most n"]
+    if n is not None and n > own.n:
+        return [f"it has {count_text(own.n)} samples per image, fewer than {count_text(n)}"]
+    return []
 
 
 def _drawn(counts: NDArray[np.int64], index: int, n: int) -> NDArray[np.int64]:

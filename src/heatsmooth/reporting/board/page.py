@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from heatsmooth.errors import InputError, require
-from heatsmooth.reporting.board.entries import AVERAGE, check_choices, read_entries, samples_text
+from heatsmooth.reporting.board.entries import AVERAGE, Entry, check_choices, read_entries, samples_text
 from heatsmooth.reporting.board.groups import DataSet, Row, by_data
 from heatsmooth.reporting.chart import Chart, Series, grid, nice_limit
 from heatsmooth.reporting.collection import Note
@@ -90,30 +90,40 @@ def build_board(
     """
     check_choices(n, alpha)
     entries, notes = read_entries(sources)
-    unread = "; ".join(f"{note.name}: {note.reason}" for note in notes[:3]) or "no sources"
-    require(bool(entries), f"expected certification logs or certified runs, got none that can be read ({unread})")
+    _check_read(entries, notes)
     data = by_data(entries, n=n, alpha=alpha)
-    notes += [note for one in data for row in one.rows for note in odd(row)]
+    odd_rows = [note for one in data for row in one.rows for note in odd(row)]
     page = out if out.suffix == ".html" else out / "board.html"
-    content = _rendered(data, notes, alpha, title or "Certified accuracy, log by log")
+    content = _rendered(data, notes + odd_rows, alpha, title or "Certified accuracy, log by log")
     rows = [board_row(one, row) for one in data for row in one.rows]
     table = page.with_suffix(".csv")
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(page, content)
-        write_atomically(table, table_text(rows).encode())
-    except OSError as error:
-        raise InputError(
-            f"`out` {out}: expected a writable directory, got {error.strerror}; name another one"
-        ) from None
+    _write({page: content, table: table_text(rows).encode()}, out)
     return BoardResult(
         out=str(page),
         bytes=len(content),
         table=str(table),
         rows=rows,
-        skipped=[note for note in notes if note.skipped],
-        notes=[note for note in notes if not note.skipped],
+        skipped=notes,
+        notes=odd_rows,
     )
+
+
+def _check_read(entries: Sequence[Entry], notes: Sequence[Note]) -> None:
+    """Refuse sources without anything to compare."""
+    unread = "; ".join(f"{note.name}: {note.reason}" for note in notes[:3]) or "no sources"
+    require(bool(entries), f"expected certification logs or certified runs, got none that can be read ({unread})")
+
+
+def _write(files: dict[Path, bytes], out: Path) -> None:
+    """Write each file whole, or say in one line why not."""
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+    except OSError as error:
+        raise InputError(
+            f"`out` {out}: expected a writable directory, got {error.strerror}; name another one"
+        ) from None
 
 
 def odd(row: Row) -> list[Note]:
