@@ -1,5 +1,7 @@
 """Tables of certified radii. Each column of radii says which model they cover and on what they rest."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from heatsmooth.reporting.collection import Calibrated, Certification, Collection, Proven
@@ -49,6 +51,11 @@ def with_band(values: tuple[float, float, float]) -> str:
     return f"{share:.3f} ({low:.3f}–{high:.3f})"
 
 
+def _largest(items: Iterable[Certification]) -> float:
+    """The largest radius, but for those of L∞, which have columns of their own."""
+    return max((float(item.claims.radii.max()) for item in items if item.claims.basis.norm != "linf"), default=0.0)
+
+
 def _abstained(item: Certification) -> str:
     flags = item.claims.abstained
     return f"{int(flags.sum()):,} ({percent(float(flags.mean()))})"
@@ -72,7 +79,7 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
     items = [item for item in collection.certifications if item.labelled]
     if not items:
         return None
-    largest = max((float(item.claims.radii.max()) for item in items if item.claims.basis.norm != "linf"), default=0.0)
+    largest = _largest(items)
 
     columns = (
         Column("Model", lambda item: names.certifications[item.name], words=True),
@@ -80,7 +87,7 @@ def accuracy_table(collection: Collection, names: Names) -> Table | None:
         Column("Top\u00a0k", lambda item: item.top_k, _above_one),
         Column("Images", lambda item: len(item.claims), count_text),
         Column("Abstained", _abstained),
-        *(_accuracy_at(radius) for radius in RADII if radius <= largest),
+        *map(_accuracy_at, [radius for radius in RADII if radius <= largest]),
         *(_accuracy_at(part / 255, f"{plain(part)}/255") for part in LINF_PARTS),
         Column("ACR", lambda item: item.acr, radius_text, STATISTICAL),
         quartiles_column(lambda item: item),
