@@ -19,23 +19,21 @@ being right; the size of the radii does.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import optimize, special
 
-from heatsmooth.errors import InputError, require
+from heatsmooth.errors import require
+from heatsmooth.learnt_radius import LearntRadius, doubt_of, level_of, radius_at
 from heatsmooth.results.certificates import Certificates
-from heatsmooth.results.guarantees import Basis, BasisKind, Subject
+from heatsmooth.results.guarantees import Basis, BasisKind
 from heatsmooth.statistics.bounds import Flags, Floats, Integers, checked, clopper_pearson
 from heatsmooth.statistics.radii import without_nan
 
-FORMAT = 1
 FITTED = Fraction(1, 3)
 """Share of the images that fits the model. The rest selects λ."""
 FEWEST = 30
@@ -44,14 +42,10 @@ RADII, LEVELS = 40, 256
 """Largest number of radii, and of levels of doubt, that the map distinguishes."""
 RIDGE = 1e-3
 """Penalty on the weights of the model."""
-LEAST_DOUBT = 1e-12
-SUM_TOLERANCE = 1e-3
-"""Largest difference of a sum of probabilities from 1."""
-SOFTMAX = "take the softmax of logits first"
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(LearntRadius):
     """A map from one-pass probabilities to a radius, L2 in [0, 1] pixels, of the *average* over N(0, σ²I).
 
     Guarantee: for a new image exchangeable with those of the calibration set, P(radius > R) ≤ ε. R is the statistical
@@ -65,24 +59,6 @@ class Calibration:
     kind. A radius of 0 claims nothing.
     """
 
-    steps: tuple[tuple[float, float], ...]
-    """(doubt, radius): an image with at most this doubt has at least this radius; falling doubts, growing radii."""
-    classes: int
-    epsilon: float
-    alpha: float
-    sigma: float
-    fitted: int
-    """Number of images the model was fitted on."""
-    corrected: int
-    """Number m of other images that selected λ."""
-    seed: int = 0
-    model_hash: str | None = None
-    data: Any = None
-    """Description of the images with their fingerprint, as JSON."""
-    subject: Subject = Subject.AVERAGE
-    network: Any = None
-    """The network's identity as JSON. Published files from before identities have only ``model_hash``."""
-
     @property
     def basis(self) -> Basis:
         """What the radius rests on."""
@@ -95,23 +71,6 @@ class Calibration:
         """
         values, unknown = without_nan(probabilities)
         return np.where(unknown, 0.0, radius_at(self.steps, doubt_of(values, self.classes)))
-
-    def to_json(self) -> dict[str, object]:
-        """As JSON, with every number exact."""
-        return {"format": FORMAT, "basis": str(self.basis), **asdict(self)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The calibration that ``to_json`` wrote; an ``InputError`` if a field is missing or wrong."""
-        number = value.get("format")
-        require(number == FORMAT, f"calibration: expected format {FORMAT}, got {number!r}; calibrate again")
-        try:
-            facts = {field.name: value[field.name] for field in fields(cls) if field.name != "network"}
-            facts |= {"network": value.get("network"), "subject": Subject(value["subject"])}
-            steps = read_steps(facts.pop("steps"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"calibration: expected all fields, got a wrong one ({error}); calibrate again") from None
-        return cls(steps=steps, **facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,20 +193,6 @@ class RadiusFamily:
         return tuple((float(self.levels[i]), float(table[i])) for i in np.flatnonzero(np.diff(table, prepend=0.0)))
 
 
-def read_steps(value: Any) -> tuple[tuple[float, float], ...]:
-    """The steps of a calibration, as JSON has them; others are refused."""
-    steps = tuple((float(doubt), float(radius)) for doubt, radius in value)
-    sound = all(d > e and r < s for (d, r), (e, s) in pairwise([(math.inf, 0.0), *steps, (0.0, math.inf)]))
-    require(sound, "calibration: expected falling doubts and growing radii, got others; calibrate again")
-    return steps
-
-
-def radius_at(steps: tuple[tuple[float, float], ...], doubts: Floats) -> Floats:
-    """The radius of each doubt (…), by the ``steps`` of a calibration."""
-    levels, radii = np.array([(np.inf, 0.0), *steps]).T
-    return np.asarray(radii[level_of(levels, doubts)])
-
-
 def split_parts(images: int, seed: int) -> tuple[Integers, Integers]:
     """The positions of the images that fit the model, and of those that select λ."""
     fit, rest = np.split(np.random.default_rng(seed).permutation(images), [math.floor(images * FITTED)])
@@ -270,23 +215,6 @@ def _examples(certificates: Certificates, *, sigma: float, alpha: float) -> tupl
     require_certificates(certificates, sigma=sigma, alpha=alpha)
     agrees = certificates.classes == certificates.clean_classes
     return certificates.clean_probabilities, np.where(agrees, certificates.radii, 0.0)
-
-
-def doubt_of(probabilities: ArrayLike, classes: int) -> Floats:
-    """Σ_{c≠ĉ} v_c, (…, classes) → (…). A sum, because 1 − v_ĉ loses all digits if the network is confident."""
-    positive = checked("probabilities", probabilities, lambda p: p >= 0, f"numbers from 0 to 1; {SOFTMAX}")
-    v = np.sort(np.atleast_1d(positive))
-    require(
-        v.shape[-1] == classes >= 2,
-        f"`probabilities`: expected {classes} classes, at least 2, got {v.shape[-1]}; use those of the network",
-    )
-    checked("probabilities", v.sum(-1), lambda p: np.abs(p - 1) <= SUM_TOLERANCE, f"a sum of 1 per image; {SOFTMAX}")
-    return np.asarray(np.clip(v[..., :-1].sum(-1), LEAST_DOUBT, 1 - LEAST_DOUBT))
-
-
-def level_of(levels: Floats, doubts: Floats) -> Integers:
-    """The last of the falling ``levels`` that is at least the doubt; the first is infinite."""
-    return np.asarray(np.searchsorted(-levels, -doubts, side="right") - 1)
 
 
 def _survival(doubts: Floats, radii: Floats) -> tuple[Floats, Floats, Floats]:

@@ -18,9 +18,8 @@ conformal risk control: a new image has E F(p_x) ≤ ε.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self, Unpack
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,22 +28,18 @@ from heatsmooth.calibration import (
     RadiusFamily,
     Recorded,
     allowed_errors,
-    doubt_of,
-    level_of,
-    radius_at,
-    read_steps,
     require_certificates,
     split_parts,
 )
-from heatsmooth.errors import InputError, require
+from heatsmooth.errors import require
+from heatsmooth.learnt_radius import LearntRadius, doubt_of, level_of, radius_at
 from heatsmooth.results.certificates import Certificates
-from heatsmooth.results.guarantees import Basis, BasisKind, Subject
+from heatsmooth.results.guarantees import Basis, BasisKind
 from heatsmooth.results.noisy_passes import Claims, NoisyPasses
 from heatsmooth.statistics.attacked import SLACK, risks_by_count
 from heatsmooth.statistics.bounds import Floats, Integers
 from heatsmooth.statistics.radii import without_nan
 
-FORMAT = 1
 FITTING_PASSES = 10
 """Passes per image that fit the model."""
 MOST_SAMPLES = 5000
@@ -52,7 +47,7 @@ MOST_SAMPLES = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackCalibration:
+class AttackCalibration(LearntRadius):
     """A map from the probabilities of k noisy passes to a class and a radius of the *average* over N(0, σ²I).
 
     Guarantee: let x be exchangeable with the calibration images, and let an attacker, who knows everything but the
@@ -66,9 +61,6 @@ class AttackCalibration:
     false with probability up to q(ε + α). It does not say that an attacked image gets a radius.
     """
 
-    steps: tuple[tuple[float, float], ...]
-    """(doubt, radius): a pass with at most this doubt claims at least this radius; falling doubts, growing radii."""
-    classes: int
     rho: float
     """Largest L2 change ρ by the attacker, in [0, 1] pixels."""
     noise: float
@@ -77,23 +69,13 @@ class AttackCalibration:
     """Noisy passes k per image."""
     needed: int
     """How many of them, j, must claim the class and the radius; more than half."""
-    epsilon: float
-    alpha: float
-    sigma: float
-    """Standard deviation of the noise of the average, in [0, 1] pixels."""
     samples: int
     """Noisy passes per calibration image."""
-    fitted: int
-    """Number of images the model was fitted on."""
-    corrected: int
-    """Number m of other images that selected λ."""
-    seed: int = 0
-    model_hash: str | None = None
-    data: Any = None
-    """Description of the images with their fingerprint, as JSON."""
-    subject: Subject = Subject.AVERAGE
-    network: Any = None
-    """The network's identity as JSON."""
+
+    def __post_init__(self) -> None:
+        check_attack(self.rho, self.noise, self.passes, self.samples)
+        sound = self.passes < 2 * self.needed <= 2 * self.passes
+        require(sound, f"`needed`: expected more than half of {self.passes} passes, got {self.needed}")
 
     @property
     def basis(self) -> Basis:
@@ -119,25 +101,6 @@ class AttackCalibration:
         own = np.sort(np.where(votes == predicted[:, None], claimed, 0.0))
         radii = np.where(predicted < 0, 0.0, own[:, self.passes - self.needed])
         return Claims(classes=predicted, radii=radii, received_radii=np.maximum(0.0, radii - self.rho))
-
-    def to_json(self) -> dict[str, object]:
-        """As JSON, with every number exact."""
-        return {"format": FORMAT, "basis": str(self.basis), **asdict(self)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The calibration that ``to_json`` wrote; an ``InputError`` if a field is missing or wrong."""
-        number = value.get("format")
-        require(number == FORMAT, f"calibration: expected format {FORMAT}, got {number!r}; calibrate again")
-        try:
-            facts = {field.name: value[field.name] for field in fields(cls)}
-            facts |= {"steps": read_steps(facts["steps"]), "subject": Subject(facts["subject"])}
-            check_attack(facts["rho"], facts["noise"], facts["passes"], facts["samples"])
-            sound = facts["passes"] < 2 * facts["needed"] <= 2 * facts["passes"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"calibration: expected all fields, got a wrong one ({error}); calibrate again") from None
-        require(sound, "calibration: expected more than half of the passes to be needed, got others; calibrate again")
-        return cls(**facts)
 
 
 def calibrate_under_attack(
