@@ -26,6 +26,22 @@ def test_a_run_is_continued_with_its_settings_and_refused_with_others(tmp_path: 
         Run(tmp_path / "a", "train", {})
 
 
+def test_a_run_that_is_refused_before_it_recorded_anything_leaves_nothing(tmp_path: Path) -> None:
+    def refused(records: int) -> None:
+        with Run(tmp_path / "run", "certify", {}) as run:
+            with Records(run.path / "certificates.jsonl") as written:
+                for index in range(records):
+                    written.append({"index": index})
+            raise InputError("too many")
+
+    for records in (0, 1):
+        with pytest.raises(InputError, match="too many"):
+            refused(records)
+        assert (tmp_path / "run").exists() == bool(records)
+    with pytest.raises(InputError, match="the clever it was started with, none, got 5;"):
+        Run(tmp_path / "run", "certify", {"clever": 5})
+
+
 def test_the_time_of_a_run_is_that_until_it_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr("heatsmooth.runs.time.monotonic", lambda: next(clock))

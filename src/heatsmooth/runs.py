@@ -8,25 +8,20 @@ import hashlib
 import json
 import math
 import os
-import platform
-import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
-from functools import cache
-from importlib import metadata
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
+from heatsmooth.environment import provenance as provenance
 from heatsmooth.errors import InputError
 from heatsmooth.identity import first_difference
-from heatsmooth.locks import DirectoryLock, one_at_a_time, remove_abandoned, unwritable
+from heatsmooth.locks import LOCK_FILE, MOMENT_FILE, DirectoryLock, one_at_a_time, remove_abandoned, unwritable
 from heatsmooth.locks import write_atomically as write_atomically
 
-VERSIONED = ("heatsmooth", "torch", "numpy", "scipy", "accelerate", "safetensors")
 CHECK = "check"
 """The field of a record with the checksum of its line."""
 
@@ -162,65 +157,6 @@ def _parsed(path: Path, number: int, line: bytes) -> Json:
     raise InputError(f"{path}:{number}: expected a JSON record as it was written, got {line[:40]!r}; remove that line")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """The machine of a process."""
-
-    machine: str
-    system: str
-    cpu: str
-    cores: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """The software and hardware that produced a result."""
-
-    versions: dict[str, str]
-    """Of Python and the packages in ``VERSIONED``."""
-    commit: str | None
-    """Of the source, with "+changes" if it has uncommitted changes; None outside a checkout."""
-    hardware: Hardware
-
-    @classmethod
-    @cache
-    def current(cls) -> "Environment":
-        """Of this process."""
-        versions = {"python": platform.python_version()}
-        for name in VERSIONED:
-            with suppress(metadata.PackageNotFoundError):
-                versions[name] = metadata.version(name)
-        hardware = Hardware(machine=platform.machine(), system=platform.system(), cpu=_cpu(), cores=os.cpu_count())
-        return cls(versions=versions, commit=_commit(), hardware=hardware)
-
-
-def provenance() -> Json:
-    """The ``Environment`` of this process as JSON."""
-    return asdict(Environment.current())
-
-
-def _commit() -> str | None:
-    def git(*words: str) -> str:
-        here = Path(__file__).parent
-        answer = subprocess.run(["git", *words], cwd=here, capture_output=True, encoding="utf-8", check=True)
-        return answer.stdout.strip()
-
-    try:
-        if not Path(git("rev-parse", "--show-toplevel"), "src/heatsmooth").samefile(Path(__file__).parent):
-            return None
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 class Run:
     """One run directory, held by one process at a time.
 
@@ -246,6 +182,7 @@ class Run:
         self.path, self.command, self.part = path, command, part
         self.settings: Mapping[str, Any] = json.loads(_json(settings))
         self.file = path / f"run{part}.json"
+        self._new = not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -288,7 +225,7 @@ class Run:
         if difference:
             key, before, now = difference
             raise InputError(
-                f"{self.path}: expected the {key} it was started with, {before!r}, got {now!r}; "
+                f"{self.path}: expected the {key} it was started with, {_shown(before)}, got {_shown(now)}; "
                 "repeat the first command, or name another `out`"
             )
 
@@ -319,12 +256,29 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        if self._new and kind is not None and issubclass(kind, InputError):
+            self._forget()
+
+    def _forget(self) -> None:
+        """Remove a run that was refused before it recorded anything."""
+        files = [self.path / name for name in (self.file.name, LOCK_FILE, MOMENT_FILE)]
+        others = [file for file in self.path.iterdir() if file not in files]
+        if self.part or any(not file.is_file() or file.stat().st_size for file in others):
+            return
+        for file in (*files, *others):
+            file.unlink(missing_ok=True)
+        self.path.rmdir()
 
     def close(self) -> None:
         """Release the directory for other processes."""
         self._lock.close()
+
+
+def _shown(value: Any) -> str:
+    """A setting in a message; one that was not there is none."""
+    return "none" if value is None else repr(value)
 
 
 def sha256(*parts: bytes) -> str:
