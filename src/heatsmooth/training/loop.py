@@ -27,6 +27,7 @@ from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import Records, write_atomically
 from heatsmooth.training.batches import Batch, Feed, Place
+from heatsmooth.training.muon import Muon
 from heatsmooth.training.settings import Plan, Saving
 from heatsmooth.training.tracking import tracking
 
@@ -126,6 +127,8 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> float:
 
 
 def _optimizer(student: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+    if plan.optimizer == "muon":
+        return Muon(student.parameters(), lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
     if plan.optimizer == "adam":
         return torch.optim.Adam(
             student.parameters(), lr=plan.lr, betas=(plan.momentum, 0.999), weight_decay=plan.weight_decay
