@@ -201,6 +201,7 @@ _IMAGENET = Plan(epochs=90, batch_size=256, lr=0.1, schedule="steps", weight_dec
 _ONE_EPOCH = {
     "paper-imagenet": Smoothed("undefended", "paper-imagenet"),
     "bootcamp": Smoothed("undefended", "bootcamp"),
+    "bootcamp-strong": Smoothed("undefended", "bootcamp-strong"),
 }
 
 _BEST_WEIGHT: HeatChanges = {"projections": 1, "scaling": "unbiased", "weight": 0.03}
@@ -287,6 +288,7 @@ RECIPES: dict[str, Recipe] = {
         {
             "undefended": Given(),
             "bootcamp": Smoothed("undefended"),
+            "bootcamp-strong": Smoothed("undefended", "bootcamp-strong"),
             "bootcamp-10-epochs": Smoothed("undefended", plan={"epochs": 10}),
             "keep-0.95": Smoothed("undefended", keep=0.95),
             "paper-imagenet-best": Smoothed("undefended", "paper-imagenet", heat=_BEST_WEIGHT),

@@ -6,7 +6,7 @@ For a weight W with two or more dimensions, as a matrix with one row per output,
 
 So η is the relative change per step, whatever the scale of weights and losses. This suits networks of others, whose
 scales are not known. O is computed by Newton–Schulz iterations (Jordan et al. 2024). Biases and the weights of
-normalisations are vectors: they have steps of Adam with the rate η.
+normalisations are vectors: they have steps of Adam with the rate η/5.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 ITERATIONS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the polynomial a·s + b·s³ + c·s⁵. Repeated, it takes singular values from (0, 1] to about 0.7 … 1.2."""
-RELATIVE = 0.2
-"""η of a learning rate of 1."""
+RELATIVE, VECTOR = 0.2, 0.04
+"""η of a learning rate of 1, and the rate of Adam."""
 LEAST_NORM = 0.1
 """Weights with a smaller norm move as if they had this one, so that weights of 0 can move."""
 SECOND_MOMENT, TINY = 0.99, 1e-8
@@ -37,13 +37,13 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002  # closures are not supported
         """Move all weights that have a gradient."""
         for group in self.param_groups:
-            rate, momentum = RELATIVE * group["lr"], group["momentum"]
+            momentum = group["momentum"]
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
                 gradient = weight.grad.add(weight, alpha=group["weight_decay"])
-                move = self._matrix if weight.ndim >= 2 else self._vector
-                weight.sub_(move(weight, gradient, momentum), alpha=rate)
+                move, share = (self._matrix, RELATIVE) if weight.ndim >= 2 else (self._vector, VECTOR)
+                weight.sub_(move(weight, gradient, momentum), alpha=share * group["lr"])
 
     def _matrix(self, weight: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         """The step of a matrix for η = 1."""
@@ -55,7 +55,7 @@ class Muon(torch.optim.Optimizer):
         return direction * length
 
     def _vector(self, weight: Tensor, gradient: Tensor, momentum: float) -> Tensor:
-        """The step of a vector for η = 1: Adam."""
+        """The step of a vector for a rate of 1: Adam."""
         state = self.state[weight]
         if not state:
             state.update(step=torch.zeros(()), mean=torch.zeros_like(weight), square=torch.zeros_like(weight))

@@ -17,9 +17,9 @@ Scaling = Literal["paper", "unbiased"]
 NoisyImages = Literal["none", "fraction", "copy"]
 Schedule = Literal["constant", "linear", "cosine", "steps"]
 BatchNorm = Literal["train", "frozen"]
-Optimizer = Literal["sgd", "adam"]
+Optimizer = Literal["sgd", "adam", "muon"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
-Preset = Literal["bootcamp", "paper-cifar10", "paper-imagenet"]
+Preset = Literal["bootcamp", "bootcamp-strong", "paper-cifar10", "paper-imagenet"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Heat:
     (direction)."""
     scaling: Scaling = "unbiased"
     """Scale of the projection estimator. The sum in the paper has mean κ/classes · ‖∇u‖²_F; unbiased has ‖∇u‖²_F."""
-    weight: float = 1.0
+    weight: float = 0.5
     """Weight of the penalty: larger is more robust and less accurate. It multiplies h·σ²/2·‖∇u‖². 1 is the vector form
     of the paper; ½ is the time of the heat equation itself (appendix A, scalar form)."""
     noisy_images: NoisyImages = "copy"
@@ -51,9 +51,9 @@ class Heat:
     version of each is added."""
     noise_fraction: float = 0.5
     """Share of noisy images, with `noisy_images` fraction."""
-    ascent: float = 1.0
-    """Gradient step of noisy versions, in multiples of σ. Each moves this far (L2) in the direction that increases
-    its distance to the teacher most in the `norm`."""
+    ascent: float = 0.0
+    """Gradient step of noisy versions, in multiples of σ; 0 is none. Each moves this far (L2) in the direction that
+    increases its distance to the teacher most in the `norm`."""
     timesteps: int = 1
     """n_T, the number of timesteps. After each one, the student becomes the teacher of the next."""
     noise: Noise = "gaussian"
@@ -133,12 +133,14 @@ class Plan:
     augment: bool = True
     """Mirror the images, and shift them with `shifts`."""
     shifts: bool = True
-    """Shift augmented images by up to an eighth of their size. Few epochs learn more without, many epochs with it."""
+    """Shift augmented images by up to an eighth of their size. Few epochs learn more without it (default of bootcamp:
+    from 4 epochs on)."""
     accumulate: int = 1
     """Parts of a batch that are computed one after another, to save memory. The gradient is that of the whole batch.
     With `batch_norm` train, batch norm uses the statistics of each part."""
     optimizer: Optimizer = "sgd"
-    """How steps are made. SGD with Nesterov momentum, or Adam."""
+    """How steps are made (default of bootcamp: muon). SGD with Nesterov momentum, Adam, or Muon, which changes every
+    weight by about `lr`/5 of its size per step."""
 
     def __post_init__(self) -> None:
         check_positive(self, "lr")
@@ -212,10 +214,14 @@ class Changes(HeatChanges, PlanChanges, total=False):
     """Fields of ``Heat`` and ``Plan`` that differ from the preset."""
 
 
+FEW_EPOCHS = 3
+"""So many are learnt better without shifted images."""
+
 _paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper")
 
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
-    "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(lr=0.1)),
+    "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(batch_size=64, optimizer="muon")),
+    "bootcamp-strong": lambda sigma, deviation: (Heat(sigma, weight=1.0, ascent=1.0), Plan(lr=0.1)),
     "paper-cifar10": lambda sigma, deviation: (
         _paper(sigma, distance="squared-logits", projections=10, noisy_images="none", timesteps=5),
         Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),
@@ -247,6 +253,8 @@ def preset(name: str, sigma: float, *, deviation: float = 1.0, **changes: Any) -
     )
     heat = replace(heat, **{name: value for name, value in changes.items() if name in known_heat})
     plan = replace(plan, **{name: value for name, value in changes.items() if name in known_plan})
+    if name == "bootcamp" and "shifts" not in changes:
+        plan = replace(plan, shifts=plan.epochs > FEW_EPOCHS)
     return heat, plan
 
 
