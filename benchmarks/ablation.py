@@ -2,11 +2,15 @@
 
     python benchmarks/ablation.py --from RUN --data-root DIR --out DIR [--sigma 0.25] [--rows NAME ...] [--threads 2]
 
+Weights of others also need ``--model public_resnet:resnet20 --mean 0.485 0.456 0.406 --std 0.229 0.224 0.225``, for
+example, with ``examples`` on the ``PYTHONPATH``.
+
 All rows are measured on test images with an odd index. Published certificates are of images with an even index, so no
 radius is published on the images it was chosen on. Accuracies over all 10,000 test images include both. (Records
 without ``"test_images": "odd"`` are older and used even indices too.)
 Every row begins from the same trained CIFAR-10 network and differs from the preset ``bootcamp-strong`` where it says so
-(``half``: with half its penalty). The row ``bootcamp`` is that preset, which once had this name.
+(``half``: with half its penalty). The row ``bootcamp`` is that preset, which once had this name. Rows that begin with
+``default`` differ from the preset that is ``bootcamp`` now.
 Each is measured as it would be used: accuracy of one clean pass and under noise (2,500 images), and from
 ``--n`` samples for each of ``--images`` images the certificates of the average and how often one pass has its class.
 ``where sure``: the same among the images whose average has a class of more than half, proven to 1 − 0.001 each.
@@ -36,6 +40,18 @@ from heatsmooth.training.settings import preset
 _HALF: dict[str, Any] = {"weight": 0.5}
 _CLEAN: dict[str, Any] = {"noisy_images": "none", "estimator": "direction"}
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("bootcamp", {}),
+    "default, SGD": ("bootcamp", {"optimizer": "sgd"}),
+    "default, Adam, lr 0.002": ("bootcamp", {"optimizer": "adam", "lr": 0.002}),
+    "default, lr 0.025": ("bootcamp", {"lr": 0.025}),
+    "default, lr 0.1": ("bootcamp", {"lr": 0.1}),
+    "default, batches of 32": ("bootcamp", {"batch_size": 32}),
+    "default, batches of 128": ("bootcamp", {"batch_size": 128}),
+    "default, twice the penalty": ("bootcamp", {"weight": 1.0}),
+    "default, half the penalty": ("bootcamp", {"weight": 0.25}),
+    "default, no penalty": ("bootcamp", {"estimator": "none"}),
+    "default, ascent of σ/2": ("bootcamp", {"ascent": 0.5}),
+    "default, shifts": ("bootcamp", {"shifts": True}),
     "bootcamp": ("bootcamp-strong", {}),
     "no ascent": ("bootcamp-strong", {"ascent": 0.0}),
     "ascent of 2σ": ("bootcamp-strong", {"ascent": 2.0}),
@@ -77,6 +93,9 @@ def main() -> None:
     """Make and measure the rows, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="source", type=Path, required=True, help="run of the trained network")
+    parser.add_argument("--model", help="architecture of weights without a record")
+    parser.add_argument("--mean", type=float, nargs="*", help="of the normalisation inside the network")
+    parser.add_argument("--std", type=float, nargs="*", help="of the normalisation inside the network")
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sigma", type=float, default=0.25)
@@ -103,7 +122,7 @@ def _measured(row: str, arguments: argparse.Namespace, progress: Progress) -> di
     sigma, seed = arguments.sigma, arguments.seed
     train = load_images("cifar10", "train", root=arguments.data_root)
     test = load_images("cifar10", "test", root=arguments.data_root).strided(2, start=1)
-    teacher = load(arguments.source)
+    teacher = load(arguments.source, model=arguments.model, mean=arguments.mean, std=arguments.std)
     heat, plan = preset(name, sigma, deviation=normalising_deviation(teacher), **changes)
     facts = {
         "row": row,

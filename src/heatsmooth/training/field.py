@@ -93,13 +93,14 @@ NAMES: dict[type[Rival], Method] = {
     Denoising: "denoised",
 }
 
+_AS_BOOTCAMP = Plan(batch_size=64, optimizer="muon", shifts=False)
 PLANS: dict[Method, Plan] = {
-    "consistency": Plan(),
-    "macer": Plan(lr=0.01),
-    "smoothmix": Plan(),
+    "consistency": _AS_BOOTCAMP,
+    "macer": _AS_BOOTCAMP,
+    "smoothmix": _AS_BOOTCAMP,
     "denoised": Plan(lr=0.1),
 }
-"""How each is optimised, if the person does not say otherwise."""
+"""How each is optimised, if the person does not say otherwise. Only the denoiser learns from nothing."""
 
 
 @dataclass(frozen=True)
