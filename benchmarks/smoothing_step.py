@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,7 +21,8 @@ from heatsmooth.training.baselines import METHODS
 from heatsmooth.training.batches import Batch
 from heatsmooth.training.execution import Teacher
 from heatsmooth.training.heat import heat_smoothing
-from heatsmooth.training.settings import Baseline, preset
+from heatsmooth.training.loop import optimizer_of
+from heatsmooth.training.settings import Baseline, Plan, preset
 
 LIMITS = {"projection κ=10": 17.0, "direction": 3.0, "bootcamp": 3.0}
 """What the steps may cost; by count of passes 14.7 is the floor of the first."""
@@ -41,13 +43,15 @@ def main() -> None:
     objectives = {
         "plain": partial(METHODS["clean"], choices=Baseline()),
         "bootcamp": partial(step, heat=preset("bootcamp", 0.25)[0]),
+        "bootcamp-strong": partial(step, heat=preset("bootcamp-strong", 0.25)[0]),
         "paper-imagenet": partial(step, heat=preset("paper-imagenet", 0.25)[0]),
         "projection κ=10": partial(step, heat=preset("paper-cifar10", 0.1)[0]),
         "projection κ=1": partial(step, heat=preset("paper-cifar10", 0.1, projections=1)[0]),
         "direction": partial(step, heat=preset("bootcamp", 0.25, noisy_images="none", estimator="direction")[0]),
         "exact": partial(step, heat=preset("bootcamp", 0.25, noisy_images="none", estimator="exact")[0]),
     }
-    steps = {name: _step(network, objective, batch) for name, objective in objectives.items()}
+    plans = {"bootcamp": preset("bootcamp", 0.25)[1]}
+    steps = {name: _step(network, objective, batch, plans.get(name, Plan())) for name, objective in objectives.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for take in steps.values():
         take()
@@ -70,11 +74,11 @@ def main() -> None:
 
 
 def _step(
-    network: torch.nn.Module, objective: Callable[..., dict[str, torch.Tensor]], batch: Batch
+    network: torch.nn.Module, objective: Callable[..., dict[str, torch.Tensor]], batch: Batch, plan: Plan
 ) -> Callable[[], None]:
-    """A training step of a copy of the network, always on the same batch."""
+    """A training step of a copy of the network, always on the same batch, by the optimiser of ``plan``."""
     student = copy_of(network).train()
-    optimizer = torch.optim.SGD(student.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
+    optimizer = optimizer_of(student, replace(plan, lr=1e-4))
 
     def take() -> None:
         terms = objective(student, batch)

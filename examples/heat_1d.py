@@ -71,6 +71,7 @@ def main(figure: Path) -> float:
             weight=0.5,
             epochs=100,
             lr=8.0,
+            optimizer="sgd",
             schedule="constant",
             device="cpu",
         )

@@ -49,7 +49,7 @@ def test_a_step_is_relative_to_the_weights_whatever_the_scale_of_the_loss() -> N
 def test_vectors_have_the_steps_of_adam() -> None:
     weight = nn.Parameter(torch.randn(20, generator=torch.Generator().manual_seed(0)))
     other = copy.deepcopy(weight)
-    muon, adam = Muon([weight], lr=0.05), torch.optim.Adam([other], lr=0.05 * VECTOR, betas=(0.9, 0.99))
+    muon, adam = Muon([weight], lr=0.05), torch.optim.Adam([other], lr=0.05 * VECTOR, betas=(0.9, 0.99), eps=1e-6)
     for _ in range(4):
         for optimizer, moved in ((muon, weight), (adam, other)):
             optimizer.zero_grad()

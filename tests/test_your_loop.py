@@ -23,7 +23,9 @@ def test_a_loop_of_your_own_gives_what_smooth_gives(recipe: str, in_tmp: Path) -
         with warnings.catch_warnings(action="ignore"):
             pytest.importorskip("lightning")
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 5 * 5, 3))
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(100, 3)
+    )
     loader = [torch.rand(100, 1, 12, 12) for _ in range(3)]
     names: dict[str, Any] = {"model": copy.deepcopy(model), "loader": loader}
     with warnings.catch_warnings(action="ignore"):

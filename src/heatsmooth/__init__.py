@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from heatsmooth.training.field import Consistency, Denoising, Macer, SmoothMix
     from heatsmooth.training.heat import heat_smoothing
     from heatsmooth.training.methods import smooth, train
+    from heatsmooth.training.muon import Muon
     from heatsmooth.training.settings import Baseline, Heat, Plan
     from heatsmooth.training.students import distill
     from heatsmooth.under_attack import AttackCalibration, calibrate_under_attack
@@ -53,6 +54,7 @@ _HOMES = {
     "training.field": ("Consistency", "Denoising", "Macer", "SmoothMix"),
     "training.heat": ("heat_smoothing",),
     "training.methods": ("smooth", "train"),
+    "training.muon": ("Muon",),
     "training.settings": ("Baseline", "Heat", "Plan"),
     "training.students": ("distill",),
     "under_attack": ("AttackCalibration", "calibrate_under_attack"),
@@ -75,6 +77,7 @@ __all__ = [
     "ImageSet",
     "InputError",
     "Macer",
+    "Muon",
     "OneStepDiffusion",
     "Plan",
     "PredictionSettings",

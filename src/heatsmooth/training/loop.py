@@ -83,7 +83,7 @@ def fit(
     place = Place(accelerator.device, accelerator.process_index, accelerator.num_processes)
     student.to(place.device)
     _set_modes(student, plan, place)
-    optimizer = _optimizer(student, plan)
+    optimizer = optimizer_of(student, plan)
     checkpoint = _Checkpoint(None if out is None else out / STATE_FILE, stage, student, optimizer, follower)
     first, recent = checkpoint.restore()
     terms = _Terms(recent)
@@ -126,7 +126,8 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> float:
     return rate
 
 
-def _optimizer(student: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+def optimizer_of(student: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+    """What moves the weights of ``student``, as the plan says."""
     if plan.optimizer == "muon":
         return Muon(student.parameters(), lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
     if plan.optimizer == "adam":

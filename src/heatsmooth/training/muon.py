@@ -21,12 +21,16 @@ RELATIVE, VECTOR = 0.2, 0.04
 """η of a learning rate of 1, and the rate of Adam."""
 LEAST_NORM = 0.1
 """Weights with a smaller norm move as if they had this one, so that weights of 0 can move."""
-SECOND_MOMENT, TINY = 0.99, 1e-8
-"""Of Adam."""
+SECOND_MOMENT, TINY = 0.99, 1e-6
+"""Of Adam. Gradients below ``TINY`` are rounding errors, as of biases before batch norm, and hardly move."""
 
 
 class Muon(torch.optim.Optimizer):
-    """An optimiser for pretrained networks; η = ``RELATIVE`` × ``lr``. ``weight_decay`` is an L2 penalty."""
+    """An optimiser for pretrained networks, whose steps are relative to the size of the weights.
+
+    ``params``: the weights to move. ``lr``: each weight matrix changes by ``lr``/5 of its norm per step.
+    ``momentum``: that of the gradients. ``weight_decay``: an L2 penalty on the weights.
+    """
 
     def __init__(
         self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.9, weight_decay: float = 0.0
@@ -51,7 +55,7 @@ class Muon(torch.optim.Optimizer):
         buffer = state.setdefault("momentum_buffer", torch.zeros_like(weight))
         buffer.mul_(momentum).add_(gradient)
         direction = orthogonalised(gradient.add(buffer, alpha=momentum).flatten(1)).view_as(weight)
-        length: Tensor = weight.norm().clamp_min(LEAST_NORM) / direction.norm().clamp_min(TINY)
+        length: Tensor = weight.norm().clamp_min(LEAST_NORM) / direction.norm().clamp_min(1e-12)
         return direction * length
 
     def _vector(self, weight: Tensor, gradient: Tensor, momentum: float) -> Tensor:
@@ -75,7 +79,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-    x = x.div(x.norm().clamp_min(TINY))
+    x = x.div(x.norm().clamp_min(1e-12))
     for _ in range(ITERATIONS):
         squared = x.mm(x.T)
         x = a * x + (b * squared + c * squared.mm(squared)).mm(x)
