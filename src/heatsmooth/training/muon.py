@@ -9,7 +9,7 @@ scales are not known. O is computed by Newton–Schulz iterations (Jordan et al.
 normalisations are vectors: they have steps of Adam with the rate η/5.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,12 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002  # closures are not supported
-        """Move all weights that have a gradient."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Move all weights that have a gradient. ``closure``: computes the gradients first, and returns the loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             momentum = group["momentum"]
             for weight in group["params"]:
@@ -48,6 +52,7 @@ class Muon(torch.optim.Optimizer):
                 gradient = weight.grad.add(weight, alpha=group["weight_decay"])
                 move, share = (self._matrix, RELATIVE) if weight.ndim >= 2 else (self._vector, VECTOR)
                 weight.sub_(move(weight, gradient, momentum), alpha=share * group["lr"])
+        return loss
 
     def _matrix(self, weight: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         """The step of a matrix for η = 1."""
