@@ -86,7 +86,7 @@ def test_interrupted_politely_it_saves_and_ends_with_130(smoothing: list[str], t
 
 
 @pytest.mark.parametrize(
-    ("preset", "more"), [("bootcamp", "--lr 0.005"), ("paper-imagenet", "--lr 0.001 --penalty probabilities")]
+    ("preset", "more"), [("bootcamp", "--lr 0.02"), ("paper-imagenet", "--lr 0.001 --penalty probabilities")]
 )
 def test_two_processes_have_the_loss_curve_of_one(
     network: Path, fashion: str, tmp_path: Path, preset: str, more: str
