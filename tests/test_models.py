@@ -86,7 +86,7 @@ def test_a_state_dict_of_another_tool(tmp_path: Path, wrapped: bool, nested: boo
     model = tiny_classifier(channels=3)
     state = {("module." if wrapped else "") + name: tensor for name, tensor in model.network.state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state} if nested else state, tmp_path / "w.pt")
-    again = load(tmp_path / "w.pt", model="small", mean=(0.5,), std=(0.25,))
+    again = load(tmp_path / "w.pt", model="small", mean=0.5, std=[0.25])
     assert model_hash(again) == model_hash(model)
     with pytest.raises(InputError, match="expected `model`"):
         load(tmp_path / "w.pt")

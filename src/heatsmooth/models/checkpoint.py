@@ -27,7 +27,7 @@ from heatsmooth.models.denoisers import BUILT_IN, JOINED
 from heatsmooth.models.onnx_file import load_onnx, onnx_source, onnx_spec
 from heatsmooth.models.program import PROGRAM, load_program, refuse_program
 from heatsmooth.models.published import published
-from heatsmooth.models.spec import NetworkSpec, Normalisation, completed
+from heatsmooth.models.spec import NetworkSpec, Normalisation, PerChannel, completed
 from heatsmooth.models.wrappers import read_names
 from heatsmooth.runs import Json, sha256, write_atomically
 
@@ -122,8 +122,8 @@ def load(
     model: str | None = None,
     classes: int = 10,
     channels: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
+    mean: PerChannel | None = None,
+    std: PerChannel | None = None,
 ) -> Classifier:
     """The classifier of a run directory, a file, a library or ``package.module:callable``, in evaluation mode.
 
@@ -138,8 +138,8 @@ def load(
     both, or of the classifier alone.
     ``classes``: of a built-in network whose file does not state them.
     ``channels``: of the images; by default those of the first convolution of a callable or a program, else 3.
-    ``mean``, ``std``: replace the recorded normalisation. They are required for weights of a network behind a
-    normalisation, unless the file contains it.
+    ``mean``, ``std``: one number or one per channel; they replace the recorded normalisation. They are required for
+    weights of a network behind a normalisation, unless the file contains it.
     """
     source, normalisation = Path(source), completed(mean, std)
     if model is not None and _lacks_denoiser(source, model):

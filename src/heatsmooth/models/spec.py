@@ -1,18 +1,25 @@
 """What a network is, apart from its weights."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation, one number or one per channel, of images in [0, 1]."""
 
 
-def completed(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> Normalisation | None:
+PerChannel = float | Sequence[float]
+"""One number for all channels, or one for each."""
+
+
+def completed(mean: PerChannel | None, std: PerChannel | None) -> Normalisation | None:
     """Mean and standard deviation, where at least one is given: the other becomes 0 or 1; None if both are None."""
+    means, deviations = (
+        () if values is None else (float(values),) if isinstance(values, int | float) else tuple(map(float, values))
+        for values in (mean, std)
+    )
     if mean is None and std is None:
         return None
-    if mean is None:
-        mean = (0.0,) * len(std or (1.0,))
-    return mean, std or (1.0,) * len(mean)
+    return means or (0.0,) * max(1, len(deviations)), deviations or (1.0,) * max(1, len(means))
 
 
 @dataclass(frozen=True)
