@@ -83,7 +83,7 @@ def test_the_command_line_counts_before_the_file(in_tmp: Path, capsys: pytest.Ca
         ("data: 3", "data: expected text, got 3"),
         ("out:", "out: expected text, got None"),
         ("stream: 1", "stream: expected true or false, got 1"),
-        ("preset: best", "--preset: expected bootcamp, paper-cifar10 or paper-imagenet, got 'best'"),
+        ("preset: best", "--preset: expected bootcamp, bootcamp-strong, paper-cifar10 or paper-imagenet, got 'best'"),
         ("mean: [0.5, x: 1]", "mean: expected a number, got {'x': 1}"),
         ("- sigma", "expected settings as key: value, got list"),
         ("sigma: 1\nsigma: 2", "expected settings in YAML, got sigma twice"),
