@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heatsmooth.models import load_state, save
-from heatsmooth.results.certificates import read_certificates
+from heatsmooth.results.certificates import Certificates, read_certificates
 from tests.conftest import tiny_classifier
 from tests.faults.processes import free_port
 from tests.shell import SMALL, commands, quick_start
@@ -171,17 +171,29 @@ def test_the_files_to_open_exist() -> None:
 
 METHODS = {
     "undefended": "undefended",
-    "**undefended, then `smooth`**": "bootcamp",
+    "**undefended, then `bootcamp-strong`**": "bootcamp",
     "RandomizedSmoothing": "gaussian",
     "SmoothAdv": "smoothadv",
     "adversarial training": "adversarial",
-    "**adversarial training, then `smooth`**": "adversarial-smoothed",
+    "**adversarial training, then `bootcamp-strong`**": "adversarial-smoothed",
 }
 """Rows of the README's table: the method in ``comparison.json``."""
 
 
+def test_the_public_network_of_the_readme_is_what_was_recorded() -> None:
+    text = (ROOT / "README.md").read_text().split("## Results")[1].split("Beside other methods")[0]
+    rows = [line.strip("| ").split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")][1:]
+    runs = ROOT / "results/cifar10-public"
+    measured = json.loads((runs / "resnet20-seed-0/run.json").read_text())["summary"]
+    for row, whose, run in zip(rows, ("teacher_", ""), ("undefended", "seed-0"), strict=True):
+        certified = Certificates.read(runs / f"resnet20-{run}-certified").certified_accuracy([0.0, 0.25, 0.5])
+        shares = [measured[f"{whose}accuracy"], measured[f"{whose}accuracy_under_noise"]]
+        assert row[:2] == [f"{100 * share:.1f} %" for share in shares]
+        assert row[2] == " / ".join(f"{100 * share:.1f}" for share in certified) + " %"
+
+
 def test_the_table_of_the_readme_is_what_was_recorded() -> None:
-    text = (ROOT / "README.md").read_text().split("## Results")[1]
+    text = (ROOT / "README.md").read_text().split("Beside other methods")[1]
     recorded = json.loads((ROOT / "results/cifar10-small/comparison.json").read_text())["methods"]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:7]
     assert [row[0] for row in rows] == list(METHODS)

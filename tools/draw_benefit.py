@@ -2,7 +2,7 @@
 
     python tools/draw_benefit.py
 
-It reads the certificates of ``results/cifar10-small`` and writes ``docs/figures/benefit-light.svg`` and
+It reads the certificates of ``results/cifar10-public`` and writes ``docs/figures/benefit-light.svg`` and
 ``benefit-dark.svg``, one for each theme of the page that shows it. The same records give the same files, to the byte.
 """
 
@@ -18,11 +18,11 @@ from heatsmooth.reporting.svg import drawings
 from heatsmooth.results.certificates import Certificates
 
 ROOT = Path(__file__).parents[1]
-RUNS = ROOT / "results/cifar10-small/seed-0"
+RUNS = ROOT / "results/cifar10-public"
 FIGURES = ROOT / "docs/figures"
 NETWORKS = {
-    "undefended-certified": ("Undefended network", 1),
-    "bootcamp-certified": ("The same network after one epoch of smooth, without labels", 0),
+    "resnet20-undefended-certified": ("A public ResNet-20", 1),
+    "resnet20-seed-0-certified": ("The same network after one epoch of smooth, without labels", 0),
 }
 """Run directory: the name and the style of its curve."""
 THEMES = {
@@ -76,7 +76,7 @@ def benefit(runs: Path) -> Chart:
         y_title="certified accuracy: images with the correct class and a radius of at least r",
         series=tuple(series),
         x_max=0.65,
-        y_max=0.7,
+        y_max=0.8,
         shape="step",
         marks=(
             Mark(0.25, f"at 0.25: from {100 * before:.0f} % to {100 * after:.0f} %", ""),
