@@ -9,8 +9,8 @@ export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
 given="--from lite:lite0 --mean 0.5 --std 0.5"
 smoothed="--from $out/smoothed --model lite:lite0"
 heatsmooth check $given --data "$photos" --class-index "$index"
-heatsmooth smooth $given --data "$photos" --class-index "$index" --sigma 0.25 --lr 0.001 --batch-norm frozen \
-    --batch-size 32 --out "$out/smoothed"
+heatsmooth smooth $given --data "$photos" --class-index "$index" --sigma 0.25 --optimizer sgd --lr 0.001 \
+    --batch-norm frozen --batch-size 32 --out "$out/smoothed"
 heatsmooth certify $smoothed --data "$photos" --class-index "$index" --sigma 0.25 --images 100 --n "$n" \
     --out "$out/certified"
 heatsmooth attack $smoothed --data "$photos" --class-index "$index" --images 100 --steps 20 --out "$out/attacked"

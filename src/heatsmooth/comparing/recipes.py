@@ -209,7 +209,7 @@ _BEST_WEIGHT: HeatChanges = {"projections": 1, "scaling": "unbiased", "weight": 
 that no comparison certifies (``benchmarks/ablation.py``; one projection, as there). The public code's own weight is
 0.037 there, with six projections."""
 
-_FEW_IMAGES: PlanChanges = {"epochs": 3, "batch_size": 16, "lr": 0.002, "batch_norm": "frozen"}
+_FEW_IMAGES: PlanChanges = {"epochs": 3, "batch_size": 16, "lr": 0.002, "optimizer": "sgd", "batch_norm": "frozen"}
 """For smoothing on hundreds of images instead of a million: more and smaller steps, and batch norm as it is."""
 
 RECIPES: dict[str, Recipe] = {
