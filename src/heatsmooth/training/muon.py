@@ -22,7 +22,7 @@ RELATIVE, VECTOR = 0.2, 0.04
 LEAST_NORM = 0.1
 """Weights with a smaller norm move as if they had this one, so that weights of 0 can move."""
 SECOND_MOMENT, TINY = 0.99, 1e-6
-"""Of Adam. Gradients below ``TINY`` are rounding errors, as of biases before batch norm, and hardly move."""
+"""Of Adam. Gradients below ``TINY`` are mostly rounding errors, and hardly move a weight."""
 
 
 class Muon(torch.optim.Optimizer):

@@ -215,7 +215,7 @@ class Changes(HeatChanges, PlanChanges, total=False):
 
 
 FEW_EPOCHS = 3
-"""So many are learnt better without shifted images."""
+"""Up to this many epochs, images are only mirrored: shifted images slow down what few epochs can learn."""
 
 _paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper")
 
