@@ -86,7 +86,8 @@ def test_interrupted_politely_it_saves_and_ends_with_130(smoothing: list[str], t
 
 
 @pytest.mark.parametrize(
-    ("preset", "more"), [("bootcamp", "--lr 0.02"), ("paper-imagenet", "--lr 0.001 --penalty probabilities")]
+    ("preset", "more"),
+    [("bootcamp", "--lr 0.02 --warmup-steps 0"), ("paper-imagenet", "--lr 0.001 --penalty probabilities")],
 )
 def test_two_processes_have_the_loss_curve_of_one(
     network: Path, fashion: str, tmp_path: Path, preset: str, more: str
@@ -302,10 +303,19 @@ def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "steps"])
 def test_schedules_start_at_lr_and_never_rise(schedule: str) -> None:
     plan = Plan(lr=0.3, schedule=schedule)  # type: ignore[arg-type]
-    rates = [plan.rate(i / 100) for i in range(100)]
+    rates = [plan.rate(i, 100) for i in range(100)]
     assert rates[0] == 0.3
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
     assert rates[-1] > 0
+
+
+@pytest.mark.parametrize(("steps", "largest"), [(12, 0.12), (100, 0.5), (1000, 0.9)])
+def test_few_steps_are_small_ones(steps: int, largest: float) -> None:
+    plan = Plan(lr=1.0, warmup_steps=100)
+    rates = [plan.rate(step, steps) for step in range(steps)]
+    assert max(rates) <= largest + 0.01
+    assert rates[0] == 0.01
+    assert rates[-1] == pytest.approx(min(1 / steps, steps / 100))
 
 
 @pytest.mark.parametrize("parts", [2, 4])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from heatsmooth.errors import require
 from heatsmooth.settings import check_at_least, check_choices, check_positive
-from heatsmooth.training.settings import Heat, Plan
+from heatsmooth.training.settings import BOOTCAMP, Heat, Plan
 from heatsmooth.training.settings import preset as preset_named
 
 Method = Literal["heat", "consistency", "macer", "smoothmix", "denoised"]
@@ -93,7 +93,7 @@ NAMES: dict[type[Rival], Method] = {
     Denoising: "denoised",
 }
 
-_AS_BOOTCAMP = Plan(batch_size=64, optimizer="muon", shifts=False)
+_AS_BOOTCAMP = replace(BOOTCAMP, shifts=False)
 PLANS: dict[Method, Plan] = {
     "consistency": _AS_BOOTCAMP,
     "macer": _AS_BOOTCAMP,

@@ -94,7 +94,7 @@ def fit(
     with _asked_to_stop() as stop_asked, _log(out, saving, plan, (stage, first, steps), accelerator) as log:
         for step, batch in enumerate(feed.batches(stage * steps + first, (stage + 1) * steps, place), start=first):
             torch.manual_seed(mixed_seed(seed, "dropout", stage, step, place.rank))
-            rate = _set_rate(optimizer, plan.rate(step / steps))
+            rate = _set_rate(optimizer, plan.rate(step, steps))
             terms.note(step, _descend(trained, objective, batch.parts(plan.accumulate), accelerator), accelerator)
             optimizer.step()
             done = step + 1

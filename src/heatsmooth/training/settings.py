@@ -124,6 +124,9 @@ class Plan:
     """Learning rate after the warm-up. Constant, linear to 0, cosine to 0, or × 1/5 after 30 %, 60 % and 80 %."""
     warmup: float = 0.0
     """Share of the steps over which the learning rate rises from 0."""
+    warmup_steps: int = 0
+    """Number of steps over which it rises at the slowest (default of bootcamp: 100). So a training of few steps has small
+    ones, and stays near the network it starts from."""
     momentum: float = 0.9
     """Momentum."""
     weight_decay: float = 0.0
@@ -145,7 +148,7 @@ class Plan:
     def __post_init__(self) -> None:
         check_positive(self, "lr")
         check_at_least(self, 1, "epochs", "batch_size", "accumulate")
-        check_at_least(self, 0, "weight_decay", "warmup", "momentum")
+        check_at_least(self, 0, "weight_decay", "warmup", "warmup_steps", "momentum")
         check_choices(self)
         for name in ("warmup", "momentum"):
             value = getattr(self, name)
@@ -153,18 +156,23 @@ class Plan:
 
     def describe(self) -> dict[str, object]:
         """What a run records; later options only where they differ, as in runs from before they existed."""
-        usual = {"accumulate": 1, "optimizer": "sgd", "shifts": True}
+        usual = {"accumulate": 1, "optimizer": "sgd", "shifts": True, "warmup_steps": 0}
         return {name: value for name, value in asdict(self).items() if usual.get(name) != value}
 
-    def rate(self, done: float) -> float:
-        """The learning rate when this share of the steps is done.
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, the first of which is 0, among so many steps.
 
-        >>> Plan(lr=0.4, schedule="linear", warmup=0.5).rate(0.25), Plan(lr=0.4, schedule="linear").rate(0.75)
+        >>> Plan(lr=0.4, schedule="linear", warmup=0.5).rate(1, 4), Plan(lr=0.4, schedule="linear").rate(3, 4)
         (0.2, 0.1)
+        >>> Plan(lr=1.0, warmup_steps=100).rate(4, 10), Plan(lr=1.0, warmup_steps=100).rate(500, 1000)
+        (0.05, 0.5)
         """
+        done = step / steps
         if done < self.warmup:
-            return self.lr * done / self.warmup
-        return self.lr * _SCHEDULES[self.schedule]((done - self.warmup) / (1 - self.warmup))
+            share = done / self.warmup
+        else:
+            share = _SCHEDULES[self.schedule]((done - self.warmup) / (1 - self.warmup))
+        return self.lr * (min(share, (step + 1) / self.warmup_steps) if self.warmup_steps else share)
 
 
 _SCHEDULES: dict[Schedule, Callable[[float], float]] = {
@@ -201,6 +209,7 @@ class PlanChanges(TypedDict, total=False):
     lr: float
     schedule: Schedule
     warmup: float
+    warmup_steps: int
     momentum: float
     weight_decay: float
     batch_norm: BatchNorm
@@ -217,10 +226,13 @@ class Changes(HeatChanges, PlanChanges, total=False):
 FEW_EPOCHS = 3
 """Up to this many epochs, images are only mirrored: shifted images slow down what few epochs can learn."""
 
+BOOTCAMP = Plan(batch_size=64, optimizer="muon", warmup_steps=100)
+"""How ``bootcamp`` is optimised."""
+
 _paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper")
 
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
-    "bootcamp": lambda sigma, deviation: (Heat(sigma), Plan(batch_size=64, optimizer="muon")),
+    "bootcamp": lambda sigma, deviation: (Heat(sigma), BOOTCAMP),
     "bootcamp-strong": lambda sigma, deviation: (Heat(sigma, weight=1.0, ascent=1.0), Plan(lr=0.1)),
     "paper-cifar10": lambda sigma, deviation: (
         _paper(sigma, distance="squared-logits", projections=10, noisy_images="none", timesteps=5),
