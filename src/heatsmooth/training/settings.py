@@ -125,8 +125,8 @@ class Plan:
     warmup: float = 0.0
     """Share of the steps over which the learning rate rises from 0."""
     warmup_steps: int = 0
-    """Number of steps over which it rises at the slowest (default of bootcamp: 100). So a training of few steps has small
-    ones, and stays near the network it starts from."""
+    """The learning rate needs at least this many steps to rise (default of bootcamp: 100). So a training of few steps
+    has small ones, and stays near the network it starts from."""
     momentum: float = 0.9
     """Momentum."""
     weight_decay: float = 0.0
