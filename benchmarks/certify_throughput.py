@@ -144,7 +144,7 @@ def in_turns(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, lis
 
 
 def engines(model: nn.Module, turns: int, samples: int = 400) -> None:
-    """(g): sampling, in batches of 200, against the raw forward pass of the fastest engine, on one thread, in turns.
+    """(g): sampling against the raw forward pass of the fastest engine, on one thread, in turns.
 
     OpenVINO is compared with onnxruntime afterwards: its threads would take time from the others.
     """
@@ -159,7 +159,7 @@ def engines(model: nn.Module, turns: int, samples: int = 400) -> None:
         return lambda: [one_pass(whole) for _ in range(samples // batch)]
 
     def sampling(sampled: nn.Module) -> Callable[[], object]:
-        sampler = Sampler(sampled, sigma=SIGMA, classes=10, batch_size=200)
+        sampler = Sampler(sampled, sigma=SIGMA, classes=10)
         return lambda: list(sampler.run([Job(1, x[0], drawing("estimation", samples))]))
 
     with tempfile.TemporaryDirectory() as directory:

@@ -116,7 +116,7 @@ class Sampler:
 
     ``model``: in evaluation mode; it is only called in inference mode. ``sigma``: of the noise, in [0, 1] pixels.
     ``noise``: its distribution. ``classes``: of the model. ``seed``: determines the noise. ``batch_size``: samples
-    evaluated together, at least ``CHUNK``; by default 100 on a CPU and 1,000 elsewhere. It is halved when memory runs
+    evaluated together, at least ``CHUNK``; by default 200 on a CPU and 1,000 elsewhere. It is halved when memory runs
     out. ``even``: fill every batch to that size, as compiled networks need.
 
     On a CPU each thread evaluates batches with its own replica of the network, with shared weights. This is faster than
@@ -137,7 +137,7 @@ class Sampler:
         require(sigma > 0, f"`sigma`: expected a positive number, got {sigma}")
         self.device = device_of(model)
         if batch_size is None:
-            batch_size = 100 if self.device.type == "cpu" else 1000
+            batch_size = 200 if self.device.type == "cpu" else 1000
         require(batch_size > 0, f"`batch_size`: expected at least 1, got {batch_size}")
         training = next((type(module).__name__ for module in model.modules() if module.training), None)
         require(
