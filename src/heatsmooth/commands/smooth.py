@@ -69,7 +69,7 @@ class Smooth(Command):
         from heatsmooth.models import Classifier, identify, normalising_deviation, refuse_lipschitz
         from heatsmooth.models.program import refuse_program
         from heatsmooth.results.training import TrainingResult
-        from heatsmooth.training.execution import Execution
+        from heatsmooth.training.execution import Execution, few_steps, unlabelled_feed
         from heatsmooth.training.methods import smoothed
 
         images, test = unlabelled_and_test(
@@ -107,6 +107,7 @@ class Smooth(Command):
                 sigma=self.sigma,
                 method=None if chosen.preset else chosen.method,
                 preset=chosen.preset,
+                few_steps=few_steps(chosen.plan, unlabelled_feed(images, chosen.plan, seed).steps_per_epoch),
                 tested_on="the images it was smoothed on" if same else None,
             )
             result = self._with_kept(result, network, held_out)

@@ -25,6 +25,8 @@ class TrainingResult:
     """Where the test images are those that the network was smoothed on: a sentence that says so."""
     preset: str | None = None
     """Of ``smooth``."""
+    few_steps: str | None = None
+    """Where the training had too few steps to change the network much: a sentence that says so."""
     test_images: Whole | None = None
     accuracy: Share | None = None
     """Clean accuracy."""

@@ -1,6 +1,7 @@
 """Where a training runs, what it reads, and the frozen teacher beside it."""
 
 import copy
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,6 +92,23 @@ def unlabelled_feed(images: Source, plan: Plan, seed: int) -> Feed:
     if isinstance(images, ImageStream):
         return StreamFeed(images, plan.batch_size, seed, plan.augment, plan.shifts)
     return LoaderFeed(images, seed)
+
+
+def few_steps(plan: Plan, per_epoch: int) -> str | None:
+    """What to tell a person whose training hardly gets beyond its warm-up; None if it does.
+
+    ``per_epoch``: steps per epoch.
+
+    >>> few_steps(Plan(warmup_steps=100), per_epoch=12)
+    '12 steps are few, and the first 100 are small ones: for a more robust network, use more images or --epochs 17'
+    """
+    steps, warmup = plan.epochs * per_epoch, plan.warmup_steps
+    if steps >= 2 * warmup:
+        return None
+    return (
+        f"{steps} steps are few, and the first {warmup} are small ones: for a more robust network, use more images or "
+        f"--epochs {math.ceil(2 * warmup / per_epoch)}"
+    )
 
 
 class Teacher(nn.Module):
