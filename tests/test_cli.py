@@ -49,6 +49,7 @@ def test_train_and_smooth_from_end_to_end(fashion: str, tmp_path: Path, capsys: 
     summary = json.loads(capsys.readouterr().out)
     assert summary["teacher_accuracy"] == first["accuracy"]
     assert {"accuracy", "accuracy_under_noise", "seconds", "test_images"} <= summary.keys()
+    assert "steps are few" in summary["few_steps"]
     assert run(smooth) == 0
     assert "accuracy under noise" in capsys.readouterr().out
     info = json.loads((tmp_path / "b/run.json").read_text())
