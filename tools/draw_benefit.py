@@ -23,10 +23,10 @@ RUNS = ROOT / "results/cifar10-public"
 FIGURES = ROOT / "docs/figures"
 NETWORKS = {
     "resnet20-undefended-certified": ("A public ResNet-20", 1, "teacher_accuracy"),
-    "resnet20-seed-0-certified": ("The same network after one epoch of smooth, without labels", 0, "accuracy"),
+    "resnet20-warmup-seed-0-certified": ("The same network after one epoch of smooth, without labels", 0, "accuracy"),
 }
 """Run directory: the name and the style of its curve, and which accuracy on all test images it has in ``SMOOTHED``."""
-SMOOTHED = "resnet20-seed-0"
+SMOOTHED = "resnet20-warmup-seed-0"
 THEMES = {
     "light": {
         "ink": "#17191e",
