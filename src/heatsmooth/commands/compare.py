@@ -9,7 +9,8 @@ from heatsmooth.commands.command import Command, show_table
 from heatsmooth.commands.experiment import Experiment
 from heatsmooth.commands.inputs import FILES, RUNNING, Computing, ImageFiles, Network
 from heatsmooth.commands.options import grouped
-from heatsmooth.comparing.recipes import RECIPES, Given, Recipe
+from heatsmooth.comparing.recipe import Given, Recipe
+from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
@@ -116,9 +117,10 @@ class Compare(Command):
 
     def experiment(self, seed: int) -> Experiment:
         """The runs of one seed."""
-        files = ImageFiles(data=self.resolved().data, data_root=self.data_root, class_index=self.class_index)
+        recipe = self.resolved() if seed == self.seeds[0] else self.resolved().of_later_seeds()
+        files = ImageFiles(data=recipe.data, data_root=self.data_root, class_index=self.class_index)
         return Experiment(
-            recipe=self.resolved(),
+            recipe=recipe,
             place=self.place / f"seed-{seed}",
             files=files,
             own=self.own.network,
@@ -147,7 +149,7 @@ class Compare(Command):
                 if stage.shared or processes.is_main_process:
                     stage.fill(progress)
                 processes.wait_for_everyone()
-                seconds += _seconds(experiment.place / stage.name)
+                seconds += _seconds(stage.directory or experiment.place / stage.name)
                 progress(what, 1, 1)
         if not processes.is_main_process:
             return None
