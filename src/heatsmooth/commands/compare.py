@@ -72,9 +72,10 @@ class Compare(Command):
     """
 
     recipe: str = field(metadata={"positional": True, "flag": "RECIPE"})
-    """cifar10, imagenet, cifar10-small, cifar10-public, fashion-small or imagenet-sample. imagenet and imagenet-sample
-    need your images (`data`); imagenet-sample and cifar10-public need your network (`source`). fashion-small takes
-    about 25 minutes on two cores, cifar10-small two hours; cifar10 and imagenet are for GPUs."""
+    """cifar10, imagenet, cifar10-small, cifar10-paper, cifar10-public, fashion-small or imagenet-sample. imagenet and
+    imagenet-sample need your images (`data`); imagenet-sample and cifar10-public need your network (`source`).
+    fashion-small takes about 25 minutes on two cores, cifar10-small two hours, cifar10-paper more; cifar10 and imagenet
+    are for GPUs."""
     out: Path | None = None
     """Directory of all runs (default: the name of the recipe)."""
     data_root: Path | None = None
@@ -193,7 +194,19 @@ class Compare(Command):
         heads = ("ACR of", "against that of", "", *(("by seed",) if len(comparison.seeds) > 1 else ()))
         if factors := [dict(zip(heads, row, strict=False)) for row in ratios(comparison)]:
             show_table(factors, "With 95 % intervals over images, for these networks")
+        self._show_claims(comparison)
         print(f"Report: {comparison.report}")
+
+    def _show_claims(self, comparison: "Comparison") -> None:
+        """Print the claims of the paper and the distances after each timestep, if there are any."""
+        from heatsmooth.reporting.claims import CLAIMS_EXPLAINED, TIMESTEPS_EXPLAINED, claims_of, timesteps_of
+
+        if rows := timesteps_of(comparison):
+            show_table(rows, "Distance to the Gaussian average of the teacher")
+            print(TIMESTEPS_EXPLAINED)
+        if rows := claims_of(comparison):
+            show_table(rows, "The paper's claims")
+            print(CLAIMS_EXPLAINED)
 
     def _show_sampled(self, comparison: "Comparison") -> None:
         """Print the figures of the methods whose average is certified."""

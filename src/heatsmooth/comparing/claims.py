@@ -155,7 +155,10 @@ def difference(kind: Kind, larger: Values, smaller: Values) -> _Found:
         images = resampled_images(larger.shape[1], 0)
         drawn = [np.mean([statistic(of_seed[images], axis=1) for of_seed in v], axis=0) for v in (larger, smaller)]
         differences = drawn[0] - drawn[1]
-    return _Found(values, middle(differences) if np.isfinite(differences).all() else None, by_seed)
+    unknown = np.isnan(differences)  # both infinite, or no image counts: as small and as large as can be
+    low, _ = middle(np.where(unknown, -np.inf, differences))
+    _, high = middle(np.where(unknown, np.inf, differences))
+    return _Found(values, (low, high) if np.isfinite([low, high]).all() else None, by_seed)
 
 
 def _mean_pair(pairs: Values) -> Interval:

@@ -230,7 +230,7 @@ FEW_EPOCHS = 3
 BOOTCAMP = Plan(batch_size=64, optimizer="muon", warmup_steps=100)
 """How ``bootcamp`` is optimised."""
 
-_paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper")
+_paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper", weight=1.0)
 
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
     "bootcamp": lambda sigma, deviation: (Heat(sigma), BOOTCAMP),
