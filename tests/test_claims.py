@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heatsmooth.commands.compare import Compare, RecipeChanges
+from heatsmooth.commands.experiment import OddImages
 from heatsmooth.comparing.claims import claims, difference
 from heatsmooth.comparing.gains import shares_differ
 from heatsmooth.comparing.paper import CIFAR10_PAPER, CLAIMS
-from heatsmooth.comparing.recipe import Recipe, Smoothed, Stated, Trained
+from heatsmooth.comparing.recipe import Method, Recipe, Smoothed, Stated, Trained
 from heatsmooth.comparing.recipes import RECIPES
+from heatsmooth.progress import silent
 from heatsmooth.reporting import build_report
 from heatsmooth.reporting.claims import claims_of, claims_table, rates_table, timesteps_table
 from heatsmooth.results.audit import Distances
@@ -32,7 +35,7 @@ HEAT, NOISY = "paper-cifar10", "gaussian"
 def test_a_constant_difference_is_its_own_interval() -> None:
     values = np.linspace(0, 1, 40)[None]
     for kind in ("mean", "median"):
-        found = difference(kind, values + 0.25, values)  # type: ignore[arg-type]
+        found = difference(kind, values + 0.25, values)
         assert found.interval == pytest.approx((0.25, 0.25))
         assert found.by_seed == pytest.approx((0.25,))
 
@@ -73,7 +76,14 @@ def certified(directory: Path, rows: list[Certificate]) -> None:
 def timed(directory: Path, one_pass: float, plain: float) -> None:
     directory.mkdir(parents=True)
     seconds = {"one_pass_seconds": one_pass, "stochastic_seconds": plain, "plain_seconds": plain}
-    facts = {"samples": 100, "images": 20, "threads": 1, "agreement": 1.0, "commit": None, "hardware": {}}
+    facts: dict[str, Any] = {
+        "samples": 100,
+        "images": 20,
+        "threads": 1,
+        "agreement": 1.0,
+        "commit": None,
+        "hardware": {},
+    }
     write_json(directory / TIMING_FILE, seconds | {"plain_one_pass_seconds": one_pass} | facts)
 
 
@@ -114,11 +124,11 @@ def _sums(row: Certificate, probabilities: tuple[float, ...]) -> tuple[float, ..
 
 
 def recipe_of(*stated: Stated) -> Recipe:
-    methods = {
+    methods: dict[str, Method] = {
         HEAT: Smoothed("undefended", "paper-cifar10"),
         NOISY: Trained(Baseline("gaussian", 0.1), Plan(), stochastic=True),
     }
-    return Recipe("", "cifar10", "tiny", 0.1, dict(methods), claims=stated, heated=100)
+    return Recipe("", "cifar10", "tiny", 0.1, methods, claims=stated, heated=100)
 
 
 @pytest.mark.parametrize(
@@ -235,3 +245,25 @@ def test_later_seeds_have_the_headline_methods_alone(tmp_path: Path) -> None:
     assert alone.seeds_of("bootcamp", places) == places
     assert set(alone.trials_needed) == set()
     assert set(recipe.restricted_to(("paper-cifar10-2",)).trials_needed) == {HEAT}
+
+
+def test_the_learning_rate_with_the_largest_acr_is_chosen_once_for_all_seeds(fashion: str, tmp_path: Path) -> None:
+    """On records of a trial whose second rate trained best and whose third did not train at all."""
+    compare = Compare(recipe="cifar10-paper", out=tmp_path, changes=RecipeChanges(data=fashion, methods=(NOISY,)))
+    for rate, radius in (("0.4", 0.1), ("0.2", 0.2)):
+        certified(tmp_path / f"rates/{NOISY}-lr-{rate}-certified", [certificate_of(index=1, radius=radius)])
+    stages = {stage.name: stage for stage in compare.experiment(0).stages()}
+    trained = [name for name in stages if name.startswith(f"{NOISY}-lr") and not name.endswith("certified")]
+    assert trained == [f"{NOISY}-lr-{rate}" for rate in ("0.4", "0.2", "0.1")]
+    stages[f"rates/{NOISY}"].fill(silent)
+    chosen = ChosenRate.read(tmp_path / f"rates/{NOISY}.json")
+    assert (chosen.rate, chosen.average_certified_radii) == (0.2, {"0.4": 0.1, "0.2": 0.2, "0.1": None})
+    assert next(compare.experiment(1).stages()).name == NOISY
+
+
+def test_rates_are_chosen_on_odd_images_and_figures_are_of_even_ones(fashion: str, tmp_path: Path) -> None:
+    compare = Compare(recipe="cifar10-paper", out=tmp_path, rehearse=True, changes=RecipeChanges(data=fashion))
+    odd = OddImages(data=fashion, stride=24, count=4).load(None)
+    assert odd.indices.tolist() == [1, 25, 49, 73]
+    shown = compare.experiment(0)._spread(7).load(None)
+    assert not any(index % 2 for index in shown.indices.tolist())
