@@ -74,8 +74,8 @@ class Compare(Command):
     recipe: str = field(metadata={"positional": True, "flag": "RECIPE"})
     """cifar10, imagenet, cifar10-small, cifar10-paper, cifar10-public, fashion-small or imagenet-sample. imagenet and
     imagenet-sample need your images (`data`); imagenet-sample and cifar10-public need your network (`source`).
-    fashion-small takes about 25 minutes on two cores, cifar10-small two hours, cifar10-paper more; cifar10 and imagenet
-    are for GPUs."""
+    fashion-small takes about 25 minutes on two cores, cifar10-small two hours, cifar10-paper several; cifar10 and
+    imagenet are for GPUs."""
     out: Path | None = None
     """Directory of all runs (default: the name of the recipe)."""
     data_root: Path | None = None

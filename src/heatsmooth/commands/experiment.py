@@ -99,12 +99,15 @@ class Experiment:
                 yield Stage(f"{name}-audited", self._audited(name, method).run)
 
     def _network(self, name: str) -> Network:
-        """The network of a method. The person's own keeps its code: that is imported only where it is named."""
-        method = self.recipe.methods[name]
+        """The network of a method."""
+        return self._network_in(self.place / name, self.recipe.methods[name])
+
+    def _network_in(self, directory: Path, method: Method) -> Network:
+        """The network that a method left there. The person's own keeps its code, imported only where it is named."""
         code = None if self.own is None or isinstance(method, Trained | Distilled) else self.own.code
         if code is not None and isinstance(method, Smoothed) and method.denoiser is not None:
             code = f"{method.denoiser}+{code}"
-        return Network(source=self.place / name, model=code, image_size=self.recipe.image_size)
+        return Network(source=directory, model=code, image_size=self.recipe.image_size)
 
     @cached_property
     def _test_images(self) -> int:
@@ -216,7 +219,7 @@ class Experiment:
             return
         stride = 2 * max(1, self._test_images // (2 * self.recipe.tried))
         Certify(
-            network=Network(source=network, image_size=self.recipe.image_size),
+            network=self._network_in(network, method),
             images=OddImages(**vars(self.files.every(stride, self.recipe.tried))),
             settings=replace(self._settings(method), n=min(1000, self.recipe.n)),
             out=out,
