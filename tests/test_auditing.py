@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.auditing import audit, verdict
+from heatsmooth.auditing.timesteps import timestep_distances
 from heatsmooth.commands.line import run
 from heatsmooth.data import ImageSet
 from heatsmooth.models import NetworkSpec, build, save
@@ -57,6 +58,19 @@ def test_an_exact_average_passes() -> None:
     assert found.approximation.teacher is not None
     assert found.approximation.teacher.mean < 0.03
     assert found.approximation.own.mean > found.approximation.teacher.mean
+
+
+def test_students_that_are_the_averages_are_at_distance_0_of_their_own() -> None:
+    """The average of 1[w·x > b] over noise of variance s² is Φ((w·x − b)/s)."""
+    step, students = HalfSpace(sharpness=1e4).eval(), [HalfSpace().eval(), HalfSpace(sharpness=0.5**0.5).eval()]
+    found = timestep_distances(step, students, half_space_images(20), sigma=SIGMA)
+    near, wide = found.average, found.wider
+    assert (near.variance, wide.variance) == pytest.approx((SIGMA**2, 2 * SIGMA**2))
+    assert near.distances["1"].mean < 0.02 < 0.05 < near.distances["2"].mean < near.distances["0"].mean
+    assert wide.distances["2"].mean < 0.02 < 0.05 < wide.distances["1"].mean < wide.distances["0"].mean
+    assert wide.closer == pytest.approx(wide.distances["0"].mean - wide.distances["2"].mean)
+    assert wide.closer_interval is not None
+    assert wide.closer_interval[0] > 0
 
 
 def test_a_sharpened_network_is_found_out() -> None:

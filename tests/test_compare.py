@@ -9,7 +9,8 @@ from PIL import Image
 from heatsmooth.commands.attack import AttackSettings
 from heatsmooth.commands.compare import Compare, OwnNetwork, RecipeChanges
 from heatsmooth.commands.line import run
-from heatsmooth.comparing.recipes import RECIPES, Given, Smoothed, Trained
+from heatsmooth.comparing.recipe import Given, Smoothed, Trained
+from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.errors import InputError
 from heatsmooth.models import save
 from heatsmooth.reporting.compared import means_table, proven_means_table

@@ -296,6 +296,24 @@ def test_timesteps_hand_the_student_over() -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_a_restarted_student_has_random_weights_of_its_timestep_and_seed() -> None:
+    """Steps that are too small to move anything show where each timestep began."""
+    model, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), [torch.rand(4, 1, 4, 4)]
+    how = partial(smooth, model, images, sigma=SIGMA, restart=True, lr=1e-12, optimizer="sgd", device="cpu")
+    one, two, again = how(timesteps=1), how(timesteps=2), how(timesteps=2)
+    start, first, second = (network.get_parameter("1.weight") for network in (model, one, two))
+    assert not torch.allclose(first, start, atol=1e-3)
+    assert not torch.allclose(first, second, atol=1e-3)
+    assert model_hash(two) == model_hash(again)
+
+
+def test_weights_that_no_layer_can_draw_are_named() -> None:
+    from heatsmooth import InputError
+
+    with pytest.raises(InputError, match="`restart`: expected layers that can draw new weights, got none for weight"):
+        smooth(Linear(torch.randn(5, 16)), [torch.rand(4, 1, 4, 4)], sigma=SIGMA, restart=True, device="cpu")
+
+
 def test_bad_choices_are_refused() -> None:
     from heatsmooth import InputError
 

@@ -147,6 +147,18 @@ class Breaking(list[Tensor]):
         raise OSError("broken")
 
 
+class BreakingLater(list[Tensor]):
+    """Batches that can be read once, and the second time up to the seventh."""
+
+    read = 0
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        self.read += 1
+        yield from self[:6] if self.read > 1 else super().__iter__()
+        if self.read > 1:
+            raise OSError("broken")
+
+
 def exploding(student: nn.Module, batch: Batch) -> dict[str, Tensor]:
     loss = student(batch.images).square().mean()
     return {"loss": loss * (torch.inf if batch.epoch > 0.6 else 1.0)}
@@ -282,6 +294,21 @@ def test_a_run_continued_amid_a_record_has_the_same_metrics(tmp_path: Path) -> N
         curves.append([{**json.loads(line), "images_per_second": 0, "check": ""} for line in lines])
     assert curves[0] == curves[1]
     assert len(curves[0]) == 3
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_timesteps_in_a_directory_are_those_without_one_also_when_broken(restart: bool, tmp_path: Path) -> None:
+    """Each begins without the momentum of the one before; where it restarts, with its own random weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5))
+    how: dict[str, Any] = {"sigma": 0.25, "device": "cpu", "timesteps": 2, "restart": restart}
+    expected = smooth(model, batches(8), **how)
+    often = Saving(checkpoint_seconds=0)
+    for feed in (Breaking(batches(8)), BreakingLater(batches(8))):
+        with pytest.raises(OSError, match="broken"):
+            smooth(model, feed, out=tmp_path, saving=often, **how)
+    assert load_state(tmp_path / STATE_FILE)[1]["stage"] == 1
+    assert model_hash(smooth(model, batches(8), out=tmp_path, **how)) == model_hash(expected)
 
 
 def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:

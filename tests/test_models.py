@@ -41,6 +41,14 @@ def test_architectures_take_small_images(name: str, size: int, millions: float) 
     assert abs(count - millions) < 0.03 * millions + 0.005
 
 
+def test_unit_logits_have_mean_0_and_variance_1_over_the_images_that_train_it() -> None:
+    network = build(NetworkSpec("tiny-unit-logits", 10, 3)).train()
+    logits = network(torch.rand(64, 3, 16, 16))
+    torch.testing.assert_close(logits.mean(0), torch.zeros(10), rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits.var(0, unbiased=False), torch.ones(10), rtol=0, atol=0.02)
+    assert not [name for name, _ in network.named_parameters() if "logits_norm" in name]
+
+
 def test_resnet50_has_the_public_names_and_shapes() -> None:
     state = ARCHITECTURES["resnet50"]().state_dict()
     assert sum(p.numel() for p in ARCHITECTURES["resnet50"]().parameters()) == 25_557_032

@@ -25,8 +25,8 @@ def compare(
 ) -> "Comparison | None":
     """Make, certify, attack, time and audit every method of a recipe, and report; repeating the call continues it.
 
-    ``recipe``: ``cifar10``, ``imagenet``, ``cifar10-small``, ``cifar10-public``, ``fashion-small`` or
-    ``imagenet-sample``.
+    ``recipe``: ``cifar10``, ``imagenet``, ``cifar10-small``, ``cifar10-paper``, ``cifar10-public``, ``fashion-small``
+    or ``imagenet-sample``.
     ``out``: directory of all runs (default: the name of the recipe). ``data_root``: directory of the files of a data
     set. ``seeds``: mean and spread are over them. ``methods``: compare only these. ``rehearse``: run all stages on a
     few images. ``device``: ``cpu``, ``cuda``, …; None: the accelerator if there is one.

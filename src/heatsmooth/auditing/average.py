@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heatsmooth.attacks import GaussianAverage, ddn, pgd
+from heatsmooth.auditing.distances import Floats, distances_of, mean_probabilities
 from heatsmooth.certification.certificates import certify_each
 from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.data import ImageSet
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
-from heatsmooth.models import count_classes, device_of, for_inference, is_onnx
+from heatsmooth.models import device_of, for_inference, is_onnx
 from heatsmooth.models.onnx_file import NEEDS_GRADIENTS
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.agreement_audit import AgreementAudit
@@ -33,7 +34,6 @@ from heatsmooth.results.audit import (
     AuditSettings,
     AverageAttacks,
     Broken,
-    Distances,
     NetworkAttacks,
     Slope,
     SurvivingFraction,
@@ -52,8 +52,6 @@ SURVIVING = 0.99
 """The share of images that survive these attacks at the reported fraction of the radius."""
 AGREEING = 0.95
 """Below this agreement of one pass and average, the certificates say little about the deployed network."""
-
-Floats = NDArray[np.float64]
 
 
 @exact_float32()
@@ -175,10 +173,15 @@ def _agreement(work: _Work, certified: _Certified, teacher: nn.Module | None) ->
         seed=work.seed,
         agreement=Agreement.of(int(certified.agrees.sum()), len(work.images)),
         approximation=Approximation(
-            own=_distances(one_pass, certified.average),
-            teacher=None if teacher is None else _distances(one_pass, _mean_probabilities(teacher, work)),
+            own=distances_of(one_pass, certified.average),
+            teacher=None if teacher is None else distances_of(one_pass, _teacher_average(teacher, work)),
         ),
     )
+
+
+def _teacher_average(teacher: nn.Module, work: _Work) -> Floats:
+    sigma, n = work.settings.noise_level, work.settings.n
+    return mean_probabilities(teacher, work.images, sigma=sigma, n=n, seed=work.seed, progress=work.progress)
 
 
 @dataclass(frozen=True)
@@ -245,34 +248,6 @@ def _attack_average(work: _Work, certified: _Certified) -> AverageAttacks:
         work.progress("confirming", number, len(with_radius))
     chances = len(work.images) + len(with_radius)  # of a false certificate, and of a false confirmation
     return AverageAttacks(attacked=len(with_radius), violations=violations, expected_at_most=settings.alpha * chances)
-
-
-def _mean_probabilities(model: nn.Module, work: _Work) -> Floats:
-    """Monte Carlo mean of softmax model(x + η), (images, classes)."""
-    images, settings = work.images, work.settings
-    every = torch.arange(len(images))
-    examples = images.images(every[:4]).to(device_of(model))
-    classes = count_classes(model, examples)
-    sampler = Sampler(for_inference(model, examples), sigma=settings.noise_level, classes=classes, seed=work.seed)
-    jobs = (Job(int(i), images.images(every[i : i + 1])[0], drawing("teacher", settings.n)) for i in every)
-    means = np.zeros((len(images), classes))
-    for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
-        means[job.index] = tally.sums / tally.n
-        work.progress("averaging the teacher", number, len(images))
-    return means
-
-
-def _distances(one_pass: Floats, average: Floats) -> Distances:
-    """L2 distances of probabilities over images; one image has no interval of the mean."""
-    distances = np.linalg.norm(one_pass - average, axis=1)
-    mean = float(distances.mean())
-    error = 1.96 * float(distances.std(ddof=1)) / np.sqrt(len(distances)) if len(distances) > 1 else None
-    return Distances(
-        mean=mean,
-        interval=None if error is None else (mean - error, mean + error),
-        median=float(np.median(distances)),
-        largest=float(distances.max()),
-    )
 
 
 def _network_attacks(attacked: _NetworkAttack, certified: _Certified, sigma: float) -> NetworkAttacks:

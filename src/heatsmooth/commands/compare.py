@@ -9,7 +9,8 @@ from heatsmooth.commands.command import Command, show_table
 from heatsmooth.commands.experiment import Experiment
 from heatsmooth.commands.inputs import FILES, RUNNING, Computing, ImageFiles, Network
 from heatsmooth.commands.options import grouped
-from heatsmooth.comparing.recipes import RECIPES, Given, Recipe
+from heatsmooth.comparing.recipe import Given, Recipe
+from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
@@ -71,9 +72,10 @@ class Compare(Command):
     """
 
     recipe: str = field(metadata={"positional": True, "flag": "RECIPE"})
-    """cifar10, imagenet, cifar10-small, cifar10-public, fashion-small or imagenet-sample. imagenet and imagenet-sample
-    need your images (`data`); imagenet-sample and cifar10-public need your network (`source`). fashion-small takes
-    about 25 minutes on two cores, cifar10-small two hours; cifar10 and imagenet are for GPUs."""
+    """cifar10, imagenet, cifar10-small, cifar10-paper, cifar10-public, fashion-small or imagenet-sample. imagenet and
+    imagenet-sample need your images (`data`); imagenet-sample and cifar10-public need your network (`source`).
+    fashion-small takes about 25 minutes on two cores, cifar10-small two hours, cifar10-paper several; cifar10 and
+    imagenet are for GPUs."""
     out: Path | None = None
     """Directory of all runs (default: the name of the recipe)."""
     data_root: Path | None = None
@@ -116,9 +118,10 @@ class Compare(Command):
 
     def experiment(self, seed: int) -> Experiment:
         """The runs of one seed."""
-        files = ImageFiles(data=self.resolved().data, data_root=self.data_root, class_index=self.class_index)
+        recipe = self.resolved() if seed == self.seeds[0] else self.resolved().of_later_seeds()
+        files = ImageFiles(data=recipe.data, data_root=self.data_root, class_index=self.class_index)
         return Experiment(
-            recipe=self.resolved(),
+            recipe=recipe,
             place=self.place / f"seed-{seed}",
             files=files,
             own=self.own.network,
@@ -147,7 +150,7 @@ class Compare(Command):
                 if stage.shared or processes.is_main_process:
                     stage.fill(progress)
                 processes.wait_for_everyone()
-                seconds += _seconds(experiment.place / stage.name)
+                seconds += _seconds(stage.directory or experiment.place / stage.name)
                 progress(what, 1, 1)
         if not processes.is_main_process:
             return None
@@ -191,7 +194,19 @@ class Compare(Command):
         heads = ("ACR of", "against that of", "", *(("by seed",) if len(comparison.seeds) > 1 else ()))
         if factors := [dict(zip(heads, row, strict=False)) for row in ratios(comparison)]:
             show_table(factors, "With 95 % intervals over images, for these networks")
+        self._show_claims(comparison)
         print(f"Report: {comparison.report}")
+
+    def _show_claims(self, comparison: "Comparison") -> None:
+        """Print the claims of the paper and the distances after each timestep, if there are any."""
+        from heatsmooth.reporting.claims import CLAIMS_EXPLAINED, TIMESTEPS_EXPLAINED, claims_of, timesteps_of
+
+        if rows := timesteps_of(comparison):
+            show_table(rows, "Distance to the Gaussian average of the teacher")
+            print(TIMESTEPS_EXPLAINED)
+        if rows := claims_of(comparison):
+            show_table(rows, "The paper's claims")
+            print(CLAIMS_EXPLAINED)
 
     def _show_sampled(self, comparison: "Comparison") -> None:
         """Print the figures of the methods whose average is certified."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.commands.attack import Attack, AttackSettings
@@ -15,11 +15,16 @@ from heatsmooth.commands.inputs import Computing, ImageFiles, Images, Network
 from heatsmooth.commands.recompute import Recompute
 from heatsmooth.commands.smooth import Smooth
 from heatsmooth.commands.train import Train
-from heatsmooth.comparing.recipes import Distilled, Given, Method, Recipe, Smoothed, Trained
+from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained, with_rate
+from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress
 from heatsmooth.results.audit import AuditSettings
+from heatsmooth.results.rates import ChosenRate
 from heatsmooth.training.field import NAMES
 from heatsmooth.training.settings import DISTILLING
+
+if TYPE_CHECKING:
+    from heatsmooth.data import ImageSet
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,16 @@ class Stage:
     """Does the work, and tells the progress."""
     shared: bool = True
     """Several processes fill it together; otherwise the first one does, while the others wait."""
+    directory: Path | None = None
+    """Of its run, if that has another name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddImages(Images):
+    """From the second image on: with an even ``stride``, only images with an odd position."""
+
+    def _selected(self, images: "ImageSet") -> "ImageSet":
+        return images.strided(self.stride, self.count, start=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +78,13 @@ class Experiment:
     def stages(self) -> Iterator[Stage]:
         """All stages, in an order in which each finds what it needs."""
         recipe, top_k = self.recipe, self.recipe.top_k
+        tried: set[str] = set()
         for name, method in recipe.methods.items():
-            yield Stage(name, self._made(name, method), shared=not isinstance(method, Given))
+            trial = method.tuned if isinstance(method, Trained | Smoothed) else None
+            if trial is not None and trial not in tried:
+                yield from self._tried(trial)
+                tried.add(trial)
+            yield Stage(name, partial(self._make, name), shared=not isinstance(method, Given))
         for name, method in recipe.compared.items():
             yield Stage(f"{name}-certified", self._certified(name, method).run)
             if recipe.has_top_k and name in recipe.sampled:
@@ -73,16 +93,21 @@ class Experiment:
                 yield Stage(f"{name}-{kind}", self._attacked(name, method, kind).run)
             if name in recipe.sampled:
                 yield Stage(f"{name}-timed", partial(self._time, name), shared=False)
+            if isinstance(method, Smoothed) and method.rival is None and recipe.heated:
+                yield Stage(f"{name}-timesteps", partial(self._measure_timesteps, name, method), shared=False)
             if isinstance(method, Smoothed | Distilled) and recipe.audited:
                 yield Stage(f"{name}-audited", self._audited(name, method).run)
 
     def _network(self, name: str) -> Network:
-        """The network of a method. The person's own keeps its code: that is imported only where it is named."""
-        method = self.recipe.methods[name]
+        """The network of a method."""
+        return self._network_in(self.place / name, self.recipe.methods[name])
+
+    def _network_in(self, directory: Path, method: Method) -> Network:
+        """The network that a method left there. The person's own keeps its code, imported only where it is named."""
         code = None if self.own is None or isinstance(method, Trained | Distilled) else self.own.code
         if code is not None and isinstance(method, Smoothed) and method.denoiser is not None:
             code = f"{method.denoiser}+{code}"
-        return Network(source=self.place / name, model=code, image_size=self.recipe.image_size)
+        return Network(source=directory, model=code, image_size=self.recipe.image_size)
 
     @cached_property
     def _test_images(self) -> int:
@@ -96,11 +121,19 @@ class Experiment:
         stride = -(-self._test_images // wanted)
         return self.files.every(stride + (stride % 2 if self.recipe.holds_out else 0), wanted)
 
-    def _made(self, name: str, method: Method) -> Callable[[Progress], object]:
-        """What makes the network of a method."""
-        recipe, out = self.recipe, self.place / name
+    def _make(self, name: str, progress: Progress) -> None:
+        """Make the network of a method, with the learning rate that was chosen for it."""
+        method, out = self.recipe.methods[name], self.place / name
+        if isinstance(method, Trained | Smoothed) and method.tuned is not None:
+            method = with_rate(method, ChosenRate.read(self.rate_file(method.tuned)).rate)
         if isinstance(method, Given):
-            return partial(self._save_own, out)
+            self._save_own(out)
+        else:
+            self._maker(method, out, self.recipe.limit_train).run(progress)
+
+    def _maker(self, method: Trained | Smoothed | Distilled, out: Path, limit: int | None) -> Train | Smooth | Distill:
+        """What makes a network on at most ``limit`` training images."""
+        recipe = self.recipe
         if isinstance(method, Trained):
             return Train(
                 images=self.training_files,
@@ -109,10 +142,10 @@ class Experiment:
                 model=recipe.model,
                 choices=method.choices,
                 plan=method.plan,
-                limit_train=recipe.limit_train,
+                limit_train=limit,
                 computing=self.computing,
-            ).run
-        return (self._distill(method, out) if isinstance(method, Distilled) else self._smooth(method, out)).run
+            )
+        return self._distill(method, out) if isinstance(method, Distilled) else self._smooth(method, out, limit)
 
     def _distill(self, method: Distilled, out: Path) -> Distill:
         """What distils a network of the recipe."""
@@ -127,7 +160,7 @@ class Experiment:
             computing=self.computing,
         )
 
-    def _smooth(self, method: Smoothed, out: Path) -> Smooth:
+    def _smooth(self, method: Smoothed, out: Path, limit: int | None) -> Smooth:
         """What smooths a network of the recipe; for ``keep``, every second test image is held out."""
         command = Smooth(
             network=self._network(method.start),
@@ -139,7 +172,7 @@ class Experiment:
             plan=method.plan,
             keep=method.keep,
             held_out=None if method.keep is None else self.recipe.data,
-            limit_train=self.recipe.limit_train,
+            limit_train=method.images or limit,
             computing=self.computing,
         )
         if method.rival is None:
@@ -147,7 +180,7 @@ class Experiment:
         name = NAMES[type(method.rival)]
         return replace(command, method=name, **{name: method.rival})  # type: ignore[arg-type]  # its settings
 
-    def _save_own(self, out: Path, progress: Progress) -> None:  # noqa: ARG002  # a stage
+    def _save_own(self, out: Path) -> None:
         from heatsmooth.models import save
         from heatsmooth.models.checkpoint import WEIGHTS_FILE
 
@@ -155,6 +188,85 @@ class Experiment:
         if not (out / WEIGHTS_FILE).exists():
             out.mkdir(parents=True, exist_ok=True)
             save(self.own.load(channels=self.files.load(self.recipe.image_size).shape[0]), out / WEIGHTS_FILE)
+
+    def rate_file(self, trial: str) -> Path:
+        """Where the learning rate of a trial is, for all seeds."""
+        return self.place.parent / "rates" / f"{trial}.json"
+
+    def _tried(self, name: str) -> Iterator[Stage]:
+        """The stages of a trial: each learning rate, then the choice; none if an earlier seed made the choice."""
+        if self.rate_file(name).exists():
+            return
+        trial, folder = self.recipe.trials[name], self.rate_file(name).parent
+        for rate in trial.rates:
+            out = folder / f"{name}-lr-{rate:g}"
+            yield Stage(out.name, partial(self._try, with_rate(trial.method, rate), out), directory=out)
+            certified = folder / f"{out.name}-certified"
+            yield Stage(certified.name, partial(self._certify_trial, trial.method, out, certified), directory=certified)
+        yield Stage(f"rates/{name}", partial(self._choose, name), shared=False)
+
+    def _try(self, method: Trained | Smoothed, out: Path, progress: Progress) -> None:
+        """Train with one learning rate; where that is too large to train at all, there is no network."""
+        try:
+            self._maker(method, out, self.recipe.trial_images).run(progress)
+        except InputError as error:
+            progress(f"{out.name}: {error}", 1, 1)
+
+    def _certify_trial(self, method: Trained | Smoothed, network: Path, out: Path, progress: Progress) -> None:
+        from heatsmooth.models.checkpoint import WEIGHTS_FILE
+
+        if not (network / WEIGHTS_FILE).exists():
+            return
+        stride = 2 * max(1, self._test_images // (2 * self.recipe.tried))
+        Certify(
+            network=self._network_in(network, method),
+            images=OddImages(**vars(self.files.every(stride, self.recipe.tried))),
+            settings=replace(self._settings(method), n=min(1000, self.recipe.n)),
+            out=out,
+            sampling=Sampling(seed=self.computing.seed),
+            device=self.computing.device,
+        ).run(progress)
+
+    def _choose(self, name: str, progress: Progress) -> None:  # noqa: ARG002  # a stage
+        """Write down the learning rate with the largest ACR."""
+        from heatsmooth.results.certificates import Certificates
+
+        folder, trial = self.rate_file(name).parent, self.recipe.trials[name]
+        certified = {rate: folder / f"{name}-lr-{rate:g}-certified" for rate in trial.rates}
+        results = {rate: Certificates.read(run) for rate, run in certified.items() if run.exists()}
+        require(bool(results), f"trial {name}: expected a learning rate that trains, got none; see {folder}")
+        reached = {rate: result.average_certified_radius for rate, result in results.items()}
+        best = max(reached, key=lambda rate: reached[rate])
+        ChosenRate(
+            rate=best,
+            average_certified_radii={f"{rate:g}": reached.get(rate) for rate in trial.rates},
+            images=len(results[best]),
+            n=min(1000, self.recipe.n),
+            training_images=self.recipe.trial_images,
+            seed=self.computing.seed,
+        ).write(self.rate_file(name))
+
+    def _measure_timesteps(self, name: str, method: Smoothed, progress: Progress) -> None:
+        from heatsmooth.auditing.timesteps import SAMPLES, timestep_distances
+        from heatsmooth.models.checkpoint import load_state, load_strictly
+        from heatsmooth.results.timesteps import TIMESTEPS_FILE
+
+        file = self.place / f"{name}-timesteps" / TIMESTEPS_FILE
+        if file.exists():
+            return
+        students = []
+        for stored in sorted((self.place / name).glob("timestep-*.safetensors")):
+            students.append(self._network(name).load())
+            load_strictly(students[-1], load_state(stored)[0], stored)
+        timestep_distances(
+            self._network(method.start).load(),
+            [*students, self._network(name).load()],
+            self._spread(self.recipe.heated).load(self.recipe.image_size),
+            sigma=self.recipe.sigma,
+            n=min(SAMPLES, self.recipe.n),
+            seed=self.computing.seed,
+            progress=progress,
+        ).write(file)
 
     def _settings(self, method: Method) -> Settings:
         recipe = self.recipe

@@ -7,13 +7,16 @@ from typing import TypedDict
 import numpy as np
 
 from heatsmooth.certification.settings import Settings
+from heatsmooth.comparing.claims import claims
 from heatsmooth.comparing.gains import gains, ratios
-from heatsmooth.comparing.recipes import Distilled, Recipe, Smoothed
+from heatsmooth.comparing.recipe import Distilled, Recipe, Smoothed
 from heatsmooth.results.attacks import AttackResults
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.comparison import TIMING_FILE, Comparison, Gain, Measure, MethodFigures, Ratio, Timing
 from heatsmooth.results.deterministic import NetworkCertificates
+from heatsmooth.results.rates import ChosenRate
 from heatsmooth.results.run_info import RunInfo
+from heatsmooth.results.timesteps import TIMESTEPS_FILE, TimestepsResult
 from heatsmooth.statistics.radii import l_bound
 
 
@@ -23,20 +26,35 @@ def findings(recipe: Recipe, places: list[Path]) -> Comparison:
     - ``recipe``: the comparison.
     - ``places``: the directory of the runs of each seed.
     """
-    proven = {name: places for name, method in recipe.compared.items() if isinstance(method, Distilled)}
+    proven = {
+        name: recipe.seeds_of(name, places) for name, method in recipe.compared.items() if isinstance(method, Distilled)
+    }
     first = next(iter(proven), None)
     deterministic = Comparison(
         attacked_top_k=recipe.attacked_top_k,
         methods={},
-        proven={name: MethodFigures.of([_proven_figures(place, name) for place in places]) for name in proven},
+        proven={
+            name: MethodFigures.of([_proven_figures(place, name) for place in seeds]) for name, seeds in proven.items()
+        },
+        claims=claims(recipe, places),
+        timesteps=_timesteps(recipe, places[0]),
+        rates={name: ChosenRate.read(places[0].parent / "rates" / f"{name}.json") for name in recipe.trials_needed},
         proven_images=None if first is None else len(NetworkCertificates.read(places[0] / f"{first}-certified")),
     )
     return replace(deterministic, **_sampled(recipe, places)) if recipe.sampled else deterministic
 
 
+def _timesteps(recipe: Recipe, place: Path) -> dict[str, TimestepsResult]:
+    """By method, what was measured after each timestep."""
+    files = {name: place / f"{name}-timesteps" / TIMESTEPS_FILE for name in recipe.sampled}
+    return {name: TimestepsResult.read(file) for name, file in files.items() if recipe.heated and file.exists()}
+
+
 def _sampled(recipe: Recipe, places: list[Path]) -> "_Sampled":
     """What is known of the methods whose average is certified."""
-    certified = {name: [place / f"{name}-certified" for place in places] for name in recipe.sampled}
+    certified = {
+        name: [place / f"{name}-certified" for place in recipe.seeds_of(name, places)] for name in recipe.sampled
+    }
     first = next(iter(certified.values()))[0]
     info, _ = RunInfo.read_directory(first)
     settings = Settings.from_json(info.settings.get("certificate"), first)
@@ -47,7 +65,10 @@ def _sampled(recipe: Recipe, places: list[Path]) -> "_Sampled":
         n_wrong=settings.n_wrong,
         alpha=settings.alpha,
         images=info.chosen.data.images,
-        methods={name: MethodFigures.of([_figures(place, name, recipe) for place in places]) for name in certified},
+        methods={
+            name: MethodFigures.of([_figures(place, name, recipe) for place in recipe.seeds_of(name, places)])
+            for name in certified
+        },
         gains=_gains(recipe, places),
         average_certified_radius_ratios=ratios(certified, smoothed),
     )
@@ -73,7 +94,8 @@ def _gains(recipe: Recipe, places: list[Path]) -> dict[str, Gain]:
     def gain(name: str, start: str) -> Gain:
         kinds = {}
         for kind, k in top_k.items():
-            before, after = ([place / f"{method}-{kind}" for place in places] for method in (start, name))
+            seeds = recipe.seeds_of(name, places)
+            before, after = ([place / f"{method}-{kind}" for place in seeds] for method in (start, name))
             kinds[kind] = gains(before, after, top_k=k)
         return Gain(start=start, kinds=kinds)
 

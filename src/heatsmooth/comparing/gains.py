@@ -35,7 +35,7 @@ def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 
     narrow for a few dozen images. A factor is None if its divisor is, or may be, 0.
     """
     runs = _read([before, after])
-    resampled = _resampled(len(runs[0][0]), seed)
+    resampled = resampled_images(len(runs[0][0]), seed)
     measured = [_measures(seeds, top_k) for seeds in runs]
     changes: dict[str, Change] = {}
     for measure, (kind, first) in measured[0].items():
@@ -48,7 +48,7 @@ def gains(before: list[Path], after: list[Path], *, top_k: int = 1, seed: int = 
             difference=now.value - then.value,
             difference_interval=shares_differ(last.mean(0) - first.mean(0))
             if shares
-            else _middle(now.resampled - then.resampled),
+            else middle(now.resampled - then.resampled),
             **vars(_factor(now, then)),
         )
     return changes
@@ -63,7 +63,7 @@ def ratios(certified: Mapping[str, list[Path]], names: Iterable[str], *, seed: i
     ``by_seed`` has the factor of each seed, None where the divisor is 0.
     """
     runs = _read(list(certified.values()))
-    resampled = _resampled(len(runs[0][0]), seed)
+    resampled = resampled_images(len(runs[0][0]), seed)
     radii = {name: _radii(seeds) for name, seeds in zip(certified, runs, strict=True)}
     means = {name: _Estimate.of(values, resampled) for name, values in radii.items()}
     return {
@@ -77,7 +77,7 @@ def ratios(certified: Mapping[str, list[Path]], names: Iterable[str], *, seed: i
 
 
 def _by_seed(radii: Values, others: Values) -> tuple[float | None, ...]:
-    pairs = zip(radii.mean(1).tolist(), others.mean(1).tolist(), strict=True)
+    pairs = zip(radii.mean(1).tolist(), others.mean(1).tolist(), strict=False)  # the seeds that both have
     return tuple(mean / other if other > 0 else None for mean, other in pairs)
 
 
@@ -110,7 +110,7 @@ def _read(methods: list[list[Path]]) -> list[list[Certificates]]:
     return runs
 
 
-def _resampled(images: int, seed: int) -> NDArray[np.int64]:
+def resampled_images(images: int, seed: int) -> NDArray[np.int64]:
     """Indices of images, drawn with replacement, (``RESAMPLES``, images)."""
     return np.random.default_rng(seed).integers(images, size=(RESAMPLES, images))
 
@@ -135,7 +135,7 @@ def _factor(now: _Estimate, then: _Estimate) -> Factor:
         return Factor(factor=None, factor_interval=None)
     divisible = then.resampled > 0
     factors = np.divide(now.resampled, then.resampled, out=np.full(len(divisible), np.inf), where=divisible)
-    return Factor(factor=now.value / then.value, factor_interval=_middle(factors))
+    return Factor(factor=now.value / then.value, factor_interval=middle(factors))
 
 
 def _measures(seeds: list[Certificates], top_k: int) -> dict[Measure, tuple[Kind, Values]]:
@@ -156,6 +156,7 @@ def _radii(seeds: list[Certificates]) -> Values:
     return np.array([np.where(run.known_correct, run.radii, 0.0) for run in seeds])
 
 
-def _middle(values: Values) -> Interval:
+def middle(values: Values) -> Interval:
+    """The interval between the quantiles that leave out ``1 − LEVEL``."""
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
     return float(low), float(high)

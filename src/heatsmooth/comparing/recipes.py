@@ -1,166 +1,11 @@
-"""The comparisons of the paper as data: which networks are made, how they are certified and attacked, at what size."""
+"""The comparisons by name, as data."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from heatsmooth.errors import require
+from heatsmooth.comparing.paper import CIFAR10_PAPER
+from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained
 from heatsmooth.training.field import Consistency, Denoising, Macer, Rival, SmoothMix
-from heatsmooth.training.settings import Baseline, Distillation, HeatChanges, Plan, PlanChanges, Preset
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A network trained from scratch with labels."""
-
-    choices: Baseline
-    plan: Plan
-    stochastic: bool = False
-    """It predicts by averaging over noise: its class comes from noisy samples, and attacks are on the average."""
-
-
-@dataclass(frozen=True)
-class Smoothed:
-    """A network smoothed without labels from another of the recipe."""
-
-    start: str
-    preset: Preset | None = "bootcamp"
-    """Of HeatSmoothing; None with ``rival``."""
-    heat: HeatChanges = field(default_factory=HeatChanges)
-    """What differs from the objective of the preset."""
-    plan: PlanChanges = field(default_factory=PlanChanges)
-    """What differs from the optimisation of the preset."""
-    stochastic: bool = False
-    rival: Rival | None = None
-    """The method of others that is used instead of HeatSmoothing."""
-    keep: float | None = None
-    """The share of answers to keep; held-out images are every second test image."""
-
-    @property
-    def denoiser(self) -> str | None:
-        """The denoiser in front of the network, if the method makes one."""
-        return self.rival.denoiser if isinstance(self.rival, Denoising) else None
-
-
-@dataclass(frozen=True)
-class Distilled:
-    """A student that is Lipschitz by construction, distilled without labels from another network of the recipe.
-
-    It has deterministic certificates, which need no noise. So it is in tables of its own.
-    """
-
-    start: str
-    student: str = "lipschitz-small"
-    choices: Distillation = Distillation()  # noqa: RUF009  # frozen
-    plan: PlanChanges = field(default_factory=PlanChanges)
-    """What differs from ``DISTILLING``."""
-    stochastic: bool = False
-
-
-@dataclass(frozen=True)
-class Given:
-    """A network that the person names."""
-
-    stochastic: bool = False
-
-
-Method = Trained | Smoothed | Distilled | Given
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A comparison; ``methods`` in the order in which they are made. Empty ``data``: the person names it."""
-
-    about: str
-    data: str
-    model: str
-    sigma: float
-    methods: dict[str, Method]
-    made_only: tuple[str, ...] = ()
-    """Methods that others start from and that are not compared themselves."""
-    n: int = 10_000
-    n0: int = 100
-    n_wrong: int | None = None
-    """Samples per image where the class is wrong, if fewer; then without top-k certificates."""
-    top_k: int = 1
-    """Beside top-1, certificates for the k most probable classes, from the same counts."""
-    certified: int = 1000
-    """Test images to certify, evenly spread; likewise below."""
-    proven: int | None = None
-    """Test images with deterministic certificates. None: all, since each takes one pass."""
-    attacked: int = 1000
-    steps: int = 20
-    eps: float = 4.0
-    noise_samples: int = 100
-    """Samples of the average of stochastic networks under attack."""
-    timed: int = 20
-    """Test images whose inference is timed, one after another."""
-    timed_draws: int = 100
-    """Samples of the stochastic inference that is timed."""
-    audited: int = 200
-    smooth_on: str = ""
-    """Images to smooth and train on, if not the training images of ``data``."""
-    limit_train: int | None = None
-    image_size: int | None = None
-    """Centre crop of encoded images; None: the network's, else the usual one."""
-
-    @property
-    def compared(self) -> dict[str, Method]:
-        """The methods that are certified, attacked and timed."""
-        return {name: method for name, method in self.methods.items() if name not in self.made_only}
-
-    @property
-    def sampled(self) -> dict[str, Method]:
-        """The compared methods whose average is certified, from noisy samples."""
-        return {name: method for name, method in self.compared.items() if not isinstance(method, Distilled)}
-
-    @property
-    def has_top_k(self) -> bool:
-        """Whether there are certificates for more than the most probable class."""
-        return self.top_k > 1 and self.n_wrong is None
-
-    @property
-    def attacked_top_k(self) -> int:
-        """Attacks move the label out of the k most probable classes: five on ImageNet as in the paper, else one."""
-        return 5 if self.top_k == 5 else 1
-
-    @property
-    def holds_out(self) -> bool:
-        """Whether a method keeps a share of the network's answers, which it measures on held-out images."""
-        return any(isinstance(method, Smoothed) and method.keep is not None for method in self.methods.values())
-
-    def rehearsed(self) -> "Recipe":
-        """The same stages on a few images, to see that everything runs."""
-        shorter: dict[str, Method] = {}
-        for name, method in self.methods.items():
-            if isinstance(method, Trained):
-                shorter[name] = replace(method, plan=replace(method.plan, epochs=1, batch_size=16))
-            elif isinstance(method, Smoothed):
-                shorter[name] = replace(method, plan=method.plan | {"epochs": 1, "batch_size": 16})
-            elif isinstance(method, Distilled):
-                plan: PlanChanges = {**method.plan, "epochs": 1, "batch_size": 16}
-                shorter[name] = replace(method, student="lipschitz-tiny", plan=plan)
-            else:
-                shorter[name] = method
-        few = {
-            "certified": 4,
-            "proven": 4,
-            "attacked": 4,
-            "audited": 4,
-            "limit_train": 128 if self.holds_out else 32,  # some of them may be held out
-            "noise_samples": 4,
-            "steps": 2,
-        }
-        few |= {"timed": 2, "timed_draws": 20}
-        few_wrong = None if self.n_wrong is None else 20
-        return replace(self, methods=shorter, n=100, n0=20, n_wrong=few_wrong, **few)  # type: ignore[arg-type]  # all of them int
-
-    def restricted_to(self, names: tuple[str, ...]) -> "Recipe":
-        """The recipe with only these methods compared; the networks they start from are still made."""
-        unknown = [name for name in names if name not in self.methods]
-        require(not unknown, f"`methods`: expected some of {', '.join(self.methods)}, got {', '.join(unknown)}")
-        methods = {name: self.methods[name] for name in names}
-        starts = {method.start for method in methods.values() if isinstance(method, Smoothed | Distilled)}
-        kept = {name: method for name, method in self.methods.items() if name in {*names, *starts}}
-        return replace(self, methods=kept, made_only=tuple(sorted(starts - set(names))))
+from heatsmooth.training.settings import Baseline, HeatChanges, Plan, PlanChanges
 
 
 def _by(rival: Rival) -> Smoothed:
@@ -280,6 +125,7 @@ RECIPES: dict[str, Recipe] = {
         audited=50,
         limit_train=10_000,
     ),
+    "cifar10-paper": CIFAR10_PAPER,
     "cifar10-public": Recipe(
         "Your CIFAR-10 network: HeatSmoothing beside what others do, without labels.",
         "cifar10",

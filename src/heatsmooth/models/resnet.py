@@ -66,6 +66,8 @@ class Layout:
     """Of the first stage; the others have stride 2."""
     large: bool = False
     """Begin with the 7×7 convolution with stride 2 and the pooling of ImageNet networks, instead of one 3×3."""
+    unit_logits: bool = False
+    """End with a batch norm without scale: over the images, the logits of each class have mean 0 and variance 1."""
 
 
 class ResNet(nn.Module):
@@ -85,6 +87,7 @@ class ResNet(nn.Module):
             inputs, stride = width * layout.block.expansion, 2
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(inputs, classes)
+        self.logits_norm = nn.BatchNorm1d(classes, affine=False) if layout.unit_logits else nn.Identity()
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -93,7 +96,7 @@ class ResNet(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for name in self.stages:
             x = getattr(self, name)(x)
-        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        logits: Tensor = self.logits_norm(self.fc(self.avgpool(x).flatten(1)))
         return logits
 
 
@@ -112,6 +115,7 @@ def _stage(
 
 _LAYOUTS = {
     "tiny": Layout(BasicBlock, (1, 1, 1), (16, 32, 64), first_stride=2),
+    "tiny-unit-logits": Layout(BasicBlock, (1, 1, 1), (16, 32, 64), first_stride=2, unit_logits=True),
     "small": Layout(BasicBlock, (1, 1, 1), (32, 64, 128), first_stride=2),
     "resnet20": Layout(BasicBlock, (3, 3, 3), (16, 32, 64)),
     "resnet34": Layout(BasicBlock, (3, 4, 6, 3), (64, 128, 256, 512)),

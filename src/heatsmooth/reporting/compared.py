@@ -173,7 +173,7 @@ def means_table(comparisons: Comparisons) -> Table | None:
         Column("ACR", about=STATISTICAL),
     )
     note = f"Mean ± standard deviation over the seeds. Tables of single runs may show one seed. {EXPLAINED}"
-    return _finished(Table("Methods over all seeds", columns, tuple(rows), note, "over-seeds"), comparisons)
+    return finished(Table("Methods over all seeds", columns, tuple(rows), note, "over-seeds"), comparisons)
 
 
 def proven_means_table(comparisons: Comparisons) -> Table | None:
@@ -193,7 +193,7 @@ def proven_means_table(comparisons: Comparisons) -> Table | None:
     )
     note = f"Mean ± standard deviation over the seeds. {PROVEN_EXPLAINED}"
     title = "Deterministic certificates over all seeds"
-    return _finished(Table(title, columns, tuple(rows), note, "proven-over-seeds"), comparisons)
+    return finished(Table(title, columns, tuple(rows), note, "proven-over-seeds"), comparisons)
 
 
 def gains_table(comparisons: Comparisons) -> Table | None:
@@ -216,9 +216,7 @@ def gains_table(comparisons: Comparisons) -> Table | None:
         "Means over the seeds. Radii and certified accuracy are of the average, statistical. Wrong classes and "
         f"abstentions count as 0. {OVER_IMAGES}"
     )
-    return _finished(
-        Table("What smoothing gained and cost", columns, tuple(rows), note, "smoothing-gains"), comparisons
-    )
+    return finished(Table("What smoothing gained and cost", columns, tuple(rows), note, "smoothing-gains"), comparisons)
 
 
 def ratios_table(comparisons: Comparisons) -> Table | None:
@@ -236,10 +234,10 @@ def ratios_table(comparisons: Comparisons) -> Table | None:
         f"{OVER_IMAGES}"
     )
     title = "Average certified radius against others"
-    return _finished(Table(title, columns, tuple(rows), note, "acr-ratios"), comparisons)
+    return finished(Table(title, columns, tuple(rows), note, "acr-ratios"), comparisons)
 
 
-def _finished(table: Table, comparisons: Comparisons) -> Table | None:
+def finished(table: Table, comparisons: Comparisons) -> Table | None:
     """The table with the conditions of each comparison in its note; directories only if there are several."""
     if not table.rows:
         return None

@@ -19,6 +19,7 @@ from heatsmooth.reporting.certificate_tables import (
     under_attack_table,
 )
 from heatsmooth.reporting.chart import Chart
+from heatsmooth.reporting.claims import claims_table, rates_table, timesteps_table
 from heatsmooth.reporting.collection import Collection, Note
 from heatsmooth.reporting.compared import gains_table, means_table, proven_means_table, ratios_table
 from heatsmooth.reporting.figures import attack_charts, certified_charts, probability_charts, training_charts
@@ -187,6 +188,12 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
             _present(distance_table(collection, names), attacks_table(collection, names)),
         ),
         Section(
+            "claims",
+            "The paper's claims",
+            "What the paper states beside what was measured here.",
+            tables=_present(claims_table(collection.comparisons), timesteps_table(collection.comparisons)),
+        ),
+        Section(
             "methods",
             "Methods compared",
             tables=_present(
@@ -195,6 +202,7 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
                 proven_means_table(collection.comparisons),
                 gains_table(collection.comparisons),
                 ratios_table(collection.comparisons),
+                rates_table(collection.comparisons),
                 timing_table(collection),
             ),
         ),

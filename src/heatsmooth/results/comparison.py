@@ -8,6 +8,8 @@ from typing import Literal, Self
 
 import numpy as np
 
+from heatsmooth.results.claims import Claim
+from heatsmooth.results.rates import ChosenRate
 from heatsmooth.results.schema import (
     OTHER_KEYS,
     Finite,
@@ -23,6 +25,7 @@ from heatsmooth.results.schema import (
     named,
     to_json,
 )
+from heatsmooth.results.timesteps import TimestepsResult
 from heatsmooth.runs import read_json, write_json
 
 COMPARISON_FILE = "comparison.json"
@@ -35,11 +38,15 @@ class Measure(StrEnum):
 
     ONE_PASS_ACCURACY = "one_pass_accuracy"  # noqa: S105 - not a password
     AVERAGE_ACCURACY = "average_accuracy"
+    ANSWER_ACCURACY = "answer_accuracy"
+    """Of the average for methods that predict by it, else of one pass."""
     AGREEMENT = "agreement"
     CERTIFIED_AT_0 = "certified_at_0"
     CERTIFIED_AT_36 = "certified_at_36/255"
     CERTIFIED_AT_72 = "certified_at_72/255"
     CERTIFIED_AT_108 = "certified_at_108/255"
+    CERTIFIED_AT_01 = "certified_at_0.1"
+    CERTIFIED_AT_02 = "certified_at_0.2"
     CERTIFIED_AT_025 = "certified_at_0.25"
     CERTIFIED_AT_05 = "certified_at_0.5"
     CERTIFIED_AT_075 = "certified_at_0.75"
@@ -55,6 +62,10 @@ class Measure(StrEnum):
     CERTIFICATE_SECONDS = "certificate_seconds"
     PLAIN_SECONDS = "plain_seconds"
     PLAIN_ONE_PASS_SECONDS = "plain_one_pass_seconds"  # noqa: S105
+    ANSWER_SECONDS = "answer_seconds"
+    """Of the plain average for methods that predict by it, else of one plain pass."""
+    DISTANCE_TO_AVERAGE = "distance_to_average"
+    DISTANCE_TO_WIDER_AVERAGE = "distance_to_wider_average"
     PGD_MEDIAN = "pgd_median"
     PGD_MEAN = "pgd_mean_of_attacked"
     DDN_MEDIAN = "ddn_median"
@@ -153,6 +164,12 @@ class Comparison:
     """Images with deterministic certificates."""
     gains: dict[str, Gain] = field(default_factory=dict)
     average_certified_radius_ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    """What the paper claims, and whether it holds here."""
+    timesteps: dict[str, TimestepsResult] = field(default_factory=dict)
+    """By method, how far the student is from the average of the teacher after each timestep; of the first seed."""
+    rates: dict[str, ChosenRate] = field(default_factory=dict)
+    """By trial, how learning rates were chosen."""
     report: str | None = None
     """The page made from it."""
     format: Format = 1
@@ -165,11 +182,10 @@ class Comparison:
         return from_json(cls, {"command": None, **value}, expected, "leave it out")
 
     def to_json(self) -> Json:
-        """As on disk: ``n_wrong`` is null where it is not used, and ``proven`` is left out."""
+        """As on disk: ``n_wrong`` is null where it is not used; what came later is left out where there is none."""
         written = {**to_json(self), "n_wrong": self.n_wrong}
-        if not self.proven:
-            del written["proven"]
-        return written
+        later = ("proven", "claims", "timesteps", "rates")
+        return {name: value for name, value in written.items() if value or name not in later}
 
     def write(self, path: Path) -> None:
         """Replace ``path`` by this comparison."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet, ImageStream
 from heatsmooth.device import accelerator
+from heatsmooth.errors import require
 from heatsmooth.models import for_inference
 from heatsmooth.progress import Progress, silent
 from heatsmooth.training.batches import Feed, LoaderFeed, SetFeed, StreamFeed
@@ -109,6 +111,20 @@ def few_steps(plan: Plan, per_epoch: int) -> str | None:
         f"{steps} steps are few, and the first {warmup} are small ones: for a more robust network, use more images or "
         f"--epochs {math.ceil(2 * warmup / per_epoch)}"
     )
+
+
+def restarted(student: nn.Module, seed: int) -> None:
+    """Give ``student`` new random weights, drawn by each of its layers; ``seed`` determines them."""
+    layers = [module for module in student.modules() if hasattr(module, "reset_parameters")]
+    drawn = {id(weight) for layer in layers for weight in layer.parameters()}
+    kept = next((name for name, weight in student.named_parameters() if id(weight) not in drawn), None)
+    require(
+        kept is None, f"`restart`: expected layers that can draw new weights, got none for {kept}; leave `restart` out"
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for layer in layers:
+            layer.reset_parameters()  # type: ignore[operator]  # a method
 
 
 class Teacher(nn.Module):

@@ -277,11 +277,11 @@ class _Checkpoint:
         write_atomically(self.path, serialise(self._tensors(), facts))
 
     def restore(self) -> tuple[int, dict[str, list[float]]]:
-        """Load the state of this stage, if there is one; the first step to do, and the recent terms of the loss."""
+        """Load the state of this stage, if it has begun; the first step to do, and the recent terms of the loss."""
         if self.path is None or not self.path.exists():
             return 0, {}
         tensors, at = load_state(self.path)
-        if at["stage"] != self.stage:
+        if at["stage"] != self.stage or at["step"] == 0:
             return 0, {}
         restore_student(self.path, self.student)
         state: dict[int, dict[str, Tensor]] = {}

@@ -21,7 +21,7 @@ from heatsmooth.training.batches import SetFeed
 from heatsmooth.training.consistency import consistency
 from heatsmooth.training.denoising import denoising
 from heatsmooth.training.dial import Dial, HeldOut, as_images, corrected, without_some
-from heatsmooth.training.execution import Execution, Source, Teacher, execution_in, unlabelled_feed
+from heatsmooth.training.execution import Execution, Source, Teacher, execution_in, restarted, unlabelled_feed
 from heatsmooth.training.field import Consistency, Denoising, Macer, Rival, SmoothMix, Task, task
 from heatsmooth.training.heat import heat_smoothing
 from heatsmooth.training.loop import STATE_FILE, Objective, restore_student
@@ -109,6 +109,8 @@ def _heat_smoothed(model: nn.Module, images: Source, heat: Heat, plan: Plan, exe
         teacher = _teacher(student, stage, execution.out, leader=processes.is_main_process)
         processes.wait_for_everyone()
         teacher.to(processes.device)
+        if heat.restart:
+            restarted(student, mixed_seed(execution.seed, "weights", stage))
         what = "smoothing" if heat.timesteps == 1 else f"smoothing, timestep {stage + 1} of {heat.timesteps}"
         execution.fit(student, partial(heat_smoothing, teacher=teacher, heat=heat), feed, plan, stage=stage, what=what)
     return execution.result(student)

@@ -56,6 +56,8 @@ class Heat:
     increases its distance to the teacher most in the `norm`."""
     timesteps: int = 1
     """n_T, the number of timesteps. After each one, the student becomes the teacher of the next."""
+    restart: bool = False
+    """Begin each timestep with random weights, as the public code of the paper does, instead of the teacher's."""
     noise: Noise = "gaussian"
     """Distribution of the noise: that of the radii to certify. `sigma` is the standard deviation of each. Only the
     average over gaussian noise solves the heat equation."""
@@ -87,15 +89,13 @@ class Heat:
     def describe(self) -> dict[str, object]:
         """What a run records, under the names of earlier runs: there, ``noise`` says which images have noise.
 
-        ``ascent`` is only there where there are noisy copies to move; ``distribution`` and ``norm`` only where they
-        are not those of earlier runs.
+        ``ascent`` is only there where there are noisy copies to move; ``restart``, ``distribution`` and ``norm`` only
+        where they are not those of earlier runs.
         """
-        facts: dict[str, object] = {}
-        for name, value in asdict(self).items():
-            if name == "noisy_images":
-                facts["noise"] = value
-            elif name not in ("noise", "norm", "ascent") or (name == "ascent" and self.noisy_images == "copy"):
-                facts[name] = value
+        unsaid = {"noise", "norm"} | (set() if self.noisy_images == "copy" else {"ascent"})
+        unsaid |= set() if self.restart else {"restart"}
+        said = {name: value for name, value in asdict(self).items() if name not in unsaid}
+        facts: dict[str, object] = {"noise" if name == "noisy_images" else name: said[name] for name in said}
         facts |= {} if self.noise == "gaussian" else {"distribution": self.noise}
         return facts | ({} if self.radius_norm == "l2" else {"norm": self.radius_norm})
 
@@ -197,6 +197,7 @@ class HeatChanges(TypedDict, total=False):
     noise_fraction: float
     ascent: float
     timesteps: int
+    restart: bool
     noise: Noise
     norm: Norm | None
 
@@ -229,7 +230,7 @@ FEW_EPOCHS = 3
 BOOTCAMP = Plan(batch_size=64, optimizer="muon", warmup_steps=100)
 """How ``bootcamp`` is optimised."""
 
-_paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper")
+_paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper", weight=1.0)
 
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
     "bootcamp": lambda sigma, deviation: (Heat(sigma), BOOTCAMP),

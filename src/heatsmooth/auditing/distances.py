@@ -1,0 +1,49 @@
+"""How far one pass of a network is from an average over noise, in probabilities."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from heatsmooth.certification.sampling import Job, Sampler, drawing
+from heatsmooth.data import ImageSet
+from heatsmooth.models import count_classes, device_of, for_inference
+from heatsmooth.progress import Progress, silent
+from heatsmooth.results.audit import Distances
+
+Floats = NDArray[np.float64]
+
+
+def mean_probabilities(
+    model: nn.Module, images: ImageSet, *, sigma: float, n: int, seed: int = 0, progress: Progress = silent
+) -> Floats:
+    """Monte Carlo mean of softmax model(x + η) over ``n`` samples of η ~ N(0, σ²I), (images, classes)."""
+    every = torch.arange(len(images))
+    examples = images.images(every[:4]).to(device_of(model))
+    classes = count_classes(model, examples)
+    sampler = Sampler(for_inference(model, examples), sigma=sigma, classes=classes, seed=seed)
+    jobs = (Job(int(i), images.images(every[i : i + 1])[0], drawing("teacher", n)) for i in every)
+    means = np.zeros((len(images), classes))
+    for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
+        means[job.index] = tally.sums / tally.n
+        progress("averaging the teacher", number, len(images))
+    return means
+
+
+def distances_of(one_pass: Floats, average: Floats) -> Distances:
+    """L2 distances of probabilities over images."""
+    distances = np.linalg.norm(one_pass - average, axis=1)
+    return Distances(
+        mean=float(distances.mean()),
+        interval=mean_interval(distances),
+        median=float(np.median(distances)),
+        largest=float(distances.max()),
+    )
+
+
+def mean_interval(values: Floats) -> tuple[float, float] | None:
+    """A 95 % interval of the mean over images; None for one image."""
+    if len(values) < 2:
+        return None
+    mean, error = float(values.mean()), 1.96 * float(values.std(ddof=1)) / float(np.sqrt(len(values)))
+    return mean - error, mean + error

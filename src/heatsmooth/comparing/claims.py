@@ -1,0 +1,167 @@
+"""Whether the claims of the paper hold in the runs of a comparison: differences with intervals, and a verdict."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from heatsmooth.comparing.gains import Kind, Values, middle, resampled_images, shares_differ
+from heatsmooth.comparing.recipe import Recipe, Stated
+from heatsmooth.results.attacks import AttackResults
+from heatsmooth.results.certificates import Certificates
+from heatsmooth.results.claims import Claim, ClaimVerdict
+from heatsmooth.results.comparison import TIMING_FILE, Measure, Timing
+from heatsmooth.results.schema import Interval
+from heatsmooth.results.timesteps import TIMESTEPS_FILE, TimestepsResult
+from heatsmooth.statistics.radii import l_bound
+
+RADII = {
+    Measure.CERTIFIED_AT_0: 0.0,
+    Measure.CERTIFIED_AT_01: 0.1,
+    Measure.CERTIFIED_AT_02: 0.2,
+}
+"""Certified accuracy at these radii."""
+STATISTICS: dict[Kind, Callable[..., Values]] = {"share": np.nanmean, "mean": np.nanmean, "median": np.nanmedian}
+
+
+def claims(recipe: Recipe, places: list[Path]) -> tuple[Claim, ...]:
+    """Each claim of the recipe whose two methods are compared.
+
+    - ``recipe``: the comparison.
+    - ``places``: the directory of the runs of each seed. A claim uses the seeds that both methods have.
+    """
+    runs = _Runs(recipe, {})
+    return tuple(
+        runs.claim(stated, min((recipe.seeds_of(name, places) for name in (stated.larger, stated.smaller)), key=len))
+        for stated in recipe.claims
+        if {stated.larger, stated.smaller} <= recipe.compared.keys()
+    )
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of a comparison, read once."""
+
+    recipe: Recipe
+    _read: dict[Path, Certificates]
+
+    def claim(self, stated: Stated, places: list[Path]) -> Claim:
+        """What these seeds show about a claim."""
+        if stated.measure is Measure.ANSWER_SECONDS:
+            found = self._seconds(stated, places)
+        elif stated.measure in (Measure.DISTANCE_TO_AVERAGE, Measure.DISTANCE_TO_WIDER_AVERAGE):
+            found = self._approached(stated, places[0])
+        else:
+            found = self._over_images(stated, places)
+        finite = np.isfinite(found.values).all()
+        return Claim(
+            claim=stated.claim,
+            where=stated.where,
+            larger=stated.larger,
+            smaller=stated.smaller,
+            measure=stated.measure,
+            paper=stated.paper,
+            values=found.values if finite else None,
+            difference=found.values[0] - found.values[1] if finite else None,
+            interval=found.interval,
+            by_seed=found.by_seed,
+            verdict=ClaimVerdict.of(found.interval, found.by_seed),
+        )
+
+    def _over_images(self, stated: Stated, places: list[Path]) -> "_Found":
+        names = (stated.larger, stated.smaller)
+        (kind, larger), (_, smaller) = (self._values(name, stated.measure, places) for name in names)
+        return difference(kind, larger, smaller)
+
+    def _values(self, name: str, measure: Measure, places: list[Path]) -> tuple[Kind, Values]:
+        """How a measure summarises the images, and its value for each (seeds, images); NaN does not count."""
+        kind: Kind = "median" if measure in (Measure.L_BOUND_MEDIAN, Measure.PGD_MEDIAN, Measure.DDN_MEDIAN) else "mean"
+        if measure in RADII or measure is Measure.ANSWER_ACCURACY:
+            kind = "share"
+        return kind, np.array([self._image_values(place, name, measure) for place in places])
+
+    def _image_values(self, place: Path, name: str, measure: Measure) -> Values:
+        """Of each image, for one seed. Distances count where the class was correct at the start.
+
+        A failed attack is infinitely far in the median, and does not count in the mean: as in ``AttackResults``.
+        """
+        if measure in (Measure.PGD_MEDIAN, Measure.PGD_MEAN, Measure.DDN_MEDIAN, Measure.DDN_MEAN):
+            attack = "pgd" if measure in (Measure.PGD_MEDIAN, Measure.PGD_MEAN) else "ddn"
+            results = AttackResults.read(place / f"{name}-{attack}")
+            median = measure in (Measure.PGD_MEDIAN, Measure.DDN_MEDIAN)
+            return np.where(~results.wrong if median else results.succeeded, results.distances, np.nan)
+        certified = self._certificates(place / f"{name}-certified")
+        averages = self.recipe.methods[name].stochastic
+        if measure in (Measure.L_BOUND_MEDIAN, Measure.L_BOUND_MEAN):
+            probabilities = certified.average_probabilities if averages else certified.clean_probabilities
+            return l_bound(probabilities, sigma=self.recipe.sigma)
+        if measure is Measure.ANSWER_ACCURACY:
+            answers = certified.average_classes if averages else certified.clean_classes
+            return np.asarray(answers == certified.known_labels, dtype=np.float64)
+        radii = np.where(certified.known_correct, certified.radii, 0.0)
+        if measure is Measure.ACR:
+            return radii
+        return np.asarray(certified.known_correct & (radii >= RADII[measure]), dtype=np.float64)
+
+    def _certificates(self, directory: Path) -> Certificates:
+        if directory not in self._read:
+            self._read[directory] = Certificates.read(directory)
+        return self._read[directory]
+
+    def _seconds(self, stated: Stated, places: list[Path]) -> "_Found":
+        """Seconds per answer; there is no interval over images, only the range over seeds."""
+
+        def seconds(place: Path, name: str) -> float:
+            timing = Timing.read(place / f"{name}-timed" / TIMING_FILE)
+            averages = self.recipe.methods[name].stochastic
+            return timing.plain_seconds if averages else timing.plain_one_pass_seconds
+
+        pairs = [(seconds(place, stated.larger), seconds(place, stated.smaller)) for place in places]
+        by_seed = tuple(larger - smaller for larger, smaller in pairs)
+        return _Found(_mean_pair(np.array(pairs)), (min(by_seed), max(by_seed)), by_seed)
+
+    def _approached(self, stated: Stated, place: Path) -> "_Found":
+        """The distance to an average of the teacher, of the teacher itself and of the last student."""
+        result = TimestepsResult.read(place / f"{stated.smaller}-timesteps" / TIMESTEPS_FILE)
+        approach = result.average if stated.measure is Measure.DISTANCE_TO_AVERAGE else result.wider
+        first, *_, last = approach.distances.values()
+        return _Found((first.mean, last.mean), approach.closer_interval, (approach.closer,))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was measured: the two values, and the difference with its interval and for each seed."""
+
+    values: Interval
+    interval: Interval | None
+    by_seed: tuple[float | None, ...]
+
+
+def difference(kind: Kind, larger: Values, smaller: Values) -> _Found:
+    """Of two methods on the same images, (seeds, images) each; NaN does not count.
+
+    The interval is over images, for these networks: for shares by Bonett and Price, else by paired bootstrap.
+    """
+    statistic = STATISTICS[kind]
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # no image counts: the value is NaN, and nothing is decided
+        per_seed = np.array([statistic(values, axis=1) for values in (larger, smaller)])
+        by_seed = tuple(float(d) if np.isfinite(d) else None for d in per_seed[0] - per_seed[1])
+        values = _mean_pair(per_seed.T)
+        if kind == "share":
+            return _Found(values, shares_differ((larger - smaller).mean(0)), by_seed)
+        images = resampled_images(larger.shape[1], 0)
+        drawn = [np.mean([statistic(of_seed[images], axis=1) for of_seed in v], axis=0) for v in (larger, smaller)]
+        differences = drawn[0] - drawn[1]
+    unknown = np.isnan(differences)  # both infinite, or no image counts: as small and as large as can be
+    low, _ = middle(np.where(unknown, -np.inf, differences))
+    _, high = middle(np.where(unknown, np.inf, differences))
+    return _Found(values, (low, high) if np.isfinite([low, high]).all() else None, by_seed)
+
+
+def _mean_pair(pairs: Values) -> Interval:
+    """The mean over seeds of pairs (seeds, 2)."""
+    one, other = pairs.mean(0)
+    return float(one), float(other)

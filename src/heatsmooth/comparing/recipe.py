@@ -1,0 +1,241 @@
+"""What a comparison is: which networks are made, how they are certified and attacked, at what size."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from heatsmooth.errors import require
+from heatsmooth.results.comparison import Measure
+from heatsmooth.training.field import Denoising, Rival
+from heatsmooth.training.settings import Baseline, Distillation, HeatChanges, Plan, PlanChanges, Preset
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network trained from scratch with labels."""
+
+    choices: Baseline
+    plan: Plan
+    stochastic: bool = False
+    """It predicts by averaging over noise: its class comes from noisy samples, and attacks are on the average."""
+    tuned: str | None = None
+    """The trial that chooses its learning rate; None: it is that of the plan."""
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """A network smoothed without labels from another of the recipe."""
+
+    start: str
+    preset: Preset | None = "bootcamp"
+    """Of HeatSmoothing; None with ``rival``."""
+    heat: HeatChanges = field(default_factory=HeatChanges)
+    """What differs from the objective of the preset."""
+    plan: PlanChanges = field(default_factory=PlanChanges)
+    """What differs from the optimisation of the preset."""
+    stochastic: bool = False
+    rival: Rival | None = None
+    """The method of others that is used instead of HeatSmoothing."""
+    keep: float | None = None
+    """The share of answers to keep; held-out images are every second test image."""
+    images: int | None = None
+    """Training images of each epoch, a fixed subset; None: all of the recipe."""
+    tuned: str | None = None
+    """The trial that chooses its learning rate; None: it is that of the plan."""
+
+    @property
+    def denoiser(self) -> str | None:
+        """The denoiser in front of the network, if the method makes one."""
+        return self.rival.denoiser if isinstance(self.rival, Denoising) else None
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A student that is Lipschitz by construction, distilled without labels from another network of the recipe.
+
+    It has deterministic certificates, which need no noise. So it is in tables of its own.
+    """
+
+    start: str
+    student: str = "lipschitz-small"
+    choices: Distillation = Distillation()  # noqa: RUF009  # frozen
+    plan: PlanChanges = field(default_factory=PlanChanges)
+    """What differs from ``DISTILLING``."""
+    stochastic: bool = False
+
+
+@dataclass(frozen=True)
+class Given:
+    """A network that the person names."""
+
+    stochastic: bool = False
+
+
+Method = Trained | Smoothed | Distilled | Given
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A short training with each of some learning rates: the one with the largest ACR is chosen."""
+
+    method: Trained | Smoothed
+    rates: tuple[float, ...]
+
+
+def with_rate(method: Trained | Smoothed, rate: float) -> Trained | Smoothed:
+    """The method with this learning rate."""
+    if isinstance(method, Trained):
+        return replace(method, plan=replace(method.plan, lr=rate))
+    return replace(method, plan=method.plan | {"lr": rate})
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A claim of the paper: one method has a larger value of a measure than another."""
+
+    claim: str
+    where: str
+    """Where the paper states it."""
+    larger: str
+    smaller: str
+    measure: Measure
+    paper: tuple[float, float] | None = None
+    """The two values in the paper; None where it shows a figure without numbers."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A comparison; ``methods`` in the order in which they are made. Empty ``data``: the person names it."""
+
+    about: str
+    data: str
+    model: str
+    sigma: float
+    methods: dict[str, Method]
+    made_only: tuple[str, ...] = ()
+    """Methods that others start from and that are not compared themselves."""
+    n: int = 10_000
+    n0: int = 100
+    n_wrong: int | None = None
+    """Samples per image where the class is wrong, if fewer; then without top-k certificates."""
+    top_k: int = 1
+    """Beside top-1, certificates for the k most probable classes, from the same counts."""
+    certified: int = 1000
+    """Test images to certify, evenly spread; likewise below."""
+    proven: int | None = None
+    """Test images with deterministic certificates. None: all, since each takes one pass."""
+    attacked: int = 1000
+    steps: int = 20
+    eps: float = 4.0
+    noise_samples: int = 100
+    """Samples of the average of stochastic networks under attack."""
+    timed: int = 20
+    """Test images whose inference is timed, one after another."""
+    timed_draws: int = 100
+    """Samples of the stochastic inference that is timed."""
+    audited: int = 200
+    smooth_on: str = ""
+    """Images to smooth and train on, if not the training images of ``data``."""
+    limit_train: int | None = None
+    image_size: int | None = None
+    """Centre crop of encoded images; None: the network's, else the usual one."""
+    every_seed: tuple[str, ...] = ()
+    """Methods that are made with every seed, the others only with the first; empty: all."""
+    trials: dict[str, Trial] = field(default_factory=dict)
+    """By name, how learning rates are chosen: with the first seed, on test images with an odd index."""
+    trial_images: int = 10_000
+    """Training images of each epoch of a trial."""
+    tried: int = 200
+    """Test images of a trial, certified with up to 1,000 samples."""
+    heated: int = 0
+    """Test images on which the distance to the average of the teacher is measured after each timestep."""
+    claims: tuple[Stated, ...] = ()
+    """What the paper claims about these methods."""
+
+    @property
+    def compared(self) -> dict[str, Method]:
+        """The methods that are certified, attacked and timed."""
+        return {name: method for name, method in self.methods.items() if name not in self.made_only}
+
+    @property
+    def sampled(self) -> dict[str, Method]:
+        """The compared methods whose average is certified, from noisy samples."""
+        return {name: method for name, method in self.compared.items() if not isinstance(method, Distilled)}
+
+    @property
+    def has_top_k(self) -> bool:
+        """Whether there are certificates for more than the most probable class."""
+        return self.top_k > 1 and self.n_wrong is None
+
+    @property
+    def attacked_top_k(self) -> int:
+        """Attacks move the label out of the k most probable classes: five on ImageNet as in the paper, else one."""
+        return 5 if self.top_k == 5 else 1
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether something is chosen on test images with an odd index: a share of answers, or a learning rate."""
+        return self.keeps or bool(self.trials)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a method keeps a share of the network's answers."""
+        return any(isinstance(method, Smoothed) and method.keep is not None for method in self.methods.values())
+
+    @property
+    def trials_needed(self) -> dict[str, Trial]:
+        """The trials whose learning rate a method takes."""
+        taken = {getattr(method, "tuned", None) for method in self.methods.values()}
+        return {name: trial for name, trial in self.trials.items() if name in taken}
+
+    @property
+    def repeated(self) -> tuple[str, ...]:
+        """The compared methods that are made with every seed."""
+        return tuple(name for name in self.compared if name in self.every_seed) or tuple(self.compared)
+
+    def of_later_seeds(self) -> "Recipe":
+        """What is made with other seeds than the first."""
+        return self.restricted_to(self.repeated)
+
+    def seeds_of(self, name: str, places: list[Path]) -> list[Path]:
+        """Of the directories of all seeds, those that have this method."""
+        return places if name in self.repeated else places[:1]
+
+    def rehearsed(self) -> "Recipe":
+        """The same stages on a few images, to see that everything runs."""
+        trials = {
+            name: replace(trial, method=_shorter(trial.method), rates=trial.rates[:2])  # type: ignore[arg-type]  # same kind
+            for name, trial in self.trials.items()
+        }
+        shorter = {name: _shorter(method) for name, method in self.methods.items()}
+        few = {
+            "certified": 4,
+            "proven": 4,
+            "attacked": 4,
+            "audited": 4,
+            "limit_train": 128 if self.keeps else 32,  # some of them may be held out
+            "noise_samples": 4,
+            "steps": 2,
+        }
+        few |= {"timed": 2, "timed_draws": 20, "tried": 4, "heated": min(self.heated, 4), "trial_images": 32}
+        few_wrong = None if self.n_wrong is None else 20
+        return replace(self, methods=shorter, trials=trials, n=100, n0=20, n_wrong=few_wrong, **few)  # type: ignore[arg-type]  # all of them int
+
+    def restricted_to(self, names: tuple[str, ...]) -> "Recipe":
+        """The recipe with only these methods compared; the networks they start from are still made."""
+        unknown = [name for name in names if name not in self.methods]
+        require(not unknown, f"`methods`: expected some of {', '.join(self.methods)}, got {', '.join(unknown)}")
+        methods = {name: self.methods[name] for name in names}
+        starts = {method.start for method in methods.values() if isinstance(method, Smoothed | Distilled)}
+        kept = {name: method for name, method in self.methods.items() if name in {*names, *starts}}
+        return replace(self, methods=kept, made_only=tuple(sorted(starts - set(names))))
+
+
+def _shorter(method: Method) -> Method:
+    """The method with one epoch of small batches."""
+    if isinstance(method, Trained):
+        return replace(method, plan=replace(method.plan, epochs=1, batch_size=16))
+    if isinstance(method, Smoothed):
+        return replace(method, plan=method.plan | {"epochs": 1, "batch_size": 16}, images=None)
+    if isinstance(method, Distilled):
+        return replace(method, student="lipschitz-tiny", plan=method.plan | {"epochs": 1, "batch_size": 16})
+    return method

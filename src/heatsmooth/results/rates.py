@@ -1,0 +1,35 @@
+"""The learning rate that was chosen for a method, and what each one reached."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from heatsmooth.results.schema import Format, Positive, Real, Whole, from_json, to_json
+from heatsmooth.runs import read_json, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenRate:
+    """The learning rate with the largest ACR in a trial, on test images that no comparison certifies."""
+
+    rate: Positive
+    average_certified_radii: dict[str, Real | None]
+    """By learning rate; None if the training failed."""
+    images: Whole
+    """Test images, all with an odd index."""
+    n: Whole
+    """Noise samples per image."""
+    training_images: Whole
+    """Of each epoch of the trial."""
+    seed: Whole
+    format: Format = 1
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The file of a trial."""
+        return from_json(cls, read_json(path), f"{path}: expected a chosen learning rate", "remove the file")
+
+    def write(self, path: Path) -> None:
+        """Replace ``path`` by this choice."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, to_json(self))
