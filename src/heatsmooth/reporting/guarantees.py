@@ -100,6 +100,7 @@ def _conformal(item: Calibrated, collection: Collection, names: Names) -> Kind:
         f"probability {risk}, " + (f"also if attacked within {plain(basis.rho)}" if attacked else "unless attacked"),
         item.claims,
         passes=float(basis.passes),
+        clean=item.clean,
     )
 
 
