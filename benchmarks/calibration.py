@@ -90,7 +90,7 @@ def store_one_pass(rows: list[Certificate], settings: dict[str, Any], epsilon: f
     others = Certificates.of(held_out)
     data: dict[str, Any] = settings["data"]
     rule = f"{data['rule']}; every 2. from the second"
-    described = {
+    described: dict[str, Any] = {
         "data": {"name": data["name"], "images": len(held_out), "shape": data["shape"], "rule": rule},
         **{name: settings[name] for name in ("model", "networks") if name in settings},
         "calibration": calibration.to_json(),
