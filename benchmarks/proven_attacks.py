@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.attacks import ddn, pgd
-from heatsmooth.auditing.proofs import Attack, Attempt, SinglePrecision, Target, attack_inside, limited, margins
+from heatsmooth.auditing.proofs import Attack, Attempt, Target, attack_inside, limited, margins
+from heatsmooth.auditing.single_precision import SinglePrecision
 from heatsmooth.certification.deterministic import certify_network
 from heatsmooth.data import ImageSet, load_images
 from heatsmooth.errors import require

@@ -8,7 +8,8 @@ import torch
 
 import heatsmooth as hs
 from heatsmooth.attacks import ddn, pgd
-from heatsmooth.auditing.proofs import SinglePrecision, Target, attack_inside, limited, proof_verdict, starting_points
+from heatsmooth.auditing.proofs import Target, attack_inside, limited, proof_verdict, starting_points
+from heatsmooth.auditing.single_precision import SinglePrecision
 from heatsmooth.commands.line import run
 from heatsmooth.models import NetworkSpec, build
 from heatsmooth.results.audit import AuditResult, Broken
@@ -40,9 +41,16 @@ def test_only_claims_beyond_the_proof_are_broken(attack: Any) -> None:
 
 def test_gradients_are_of_nearly_the_same_network() -> None:
     some = target()
-    with torch.inference_mode():
-        difference = SinglePrecision(some.model)(some.images) - some.model(some.images)
-    assert float(difference.abs().max()) < 1e-4
+    images, factors = some.images.clone().requires_grad_(True), torch.randn(len(some.images), 4)
+
+    def logits_and_slope(network: torch.nn.Module) -> torch.Tensor:
+        logits = network(images)
+        (slope,) = torch.autograd.grad((logits * factors).sum(), images)
+        return torch.cat([logits.detach(), slope.flatten(1)], 1)
+
+    exact = logits_and_slope(some.model)
+    assert float(exact[:, 4:].abs().max()) > 0.01
+    assert float((exact - logits_and_slope(SinglePrecision(some.model))).abs().max()) < 1e-4
     again = Target(some.model, some.indices[5:], some.images[5:], some.classes[5:], some.radii[5:])
     assert torch.equal(starting_points(some, 3, 0)[5:], starting_points(again, 3, 0))
     moved = (starting_points(some, 1, 0) - some.images).flatten(1).norm(dim=1)

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from heatsmooth.attacks import ddn, pgd, unit
+from heatsmooth.auditing.single_precision import SinglePrecision
 from heatsmooth.certification.deterministic import certify_network
 from heatsmooth.data import ImageSet
 from heatsmooth.device import exact_float32
-from heatsmooth.models import Classifier, device_of
-from heatsmooth.models.lipschitz import SLL, LipschitzNetwork, Projection
+from heatsmooth.models import device_of
 from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.audit import AuditSettings, Broken, Verdict, VerdictKind
@@ -50,40 +49,6 @@ class Attempt:
 
 Attack = Callable[[Attempt], object]
 """Attacks a network. Its result is not used: ``Watched`` sees every candidate."""
-
-
-class SinglePrecision(nn.Module):
-    """Logits (batch, classes) in float32 with the stored numbers of ``model``. They prove nothing.
-
-    ``model``: a network that is Lipschitz by construction, in evaluation mode.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        network = model.network if isinstance(model, Classifier) else model
-        assert isinstance(network, LipschitzNetwork)
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        model = self.model
-        x = (images - model.mean) / model.std if isinstance(model, Classifier) else images
-        for layer in self.network.layers:
-            x = _passed(layer, x)
-        logits: Tensor = self.network.last(x.flatten(1))
-        return logits
-
-
-def _passed(layer: nn.Module, x: Tensor) -> Tensor:
-    """``layer(x)`` in evaluation mode, by convolutions, which are faster than matrix products in float32."""
-    if isinstance(layer, SLL):
-        half, scale = layer.weight.shape[-1] // 2, layer.scale[:, None, None]
-        hidden = F.conv2d(x, layer.weight, layer.bias, padding=half).relu()
-        return x - F.conv_transpose2d(scale * hidden, layer.weight, padding=half)
-    if isinstance(layer, Projection):
-        return F.conv2d(x, layer.rows[:, :, None, None])
-    passed: Tensor = layer(x)
-    return passed
 
 
 def margins(logits: Tensor, classes: Tensor) -> Tensor:

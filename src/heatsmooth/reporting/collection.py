@@ -201,6 +201,8 @@ class Calibrated(_Claimed):
     """Radii from one pass: conformal, not statistical."""
 
     choices: CalibrationChoices
+    clean: float | None = None
+    """Accuracy of one pass; None without labels, and where the passes are noisy."""
 
 
 @dataclass(frozen=True)

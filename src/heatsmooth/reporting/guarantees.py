@@ -3,6 +3,7 @@
 Each column, and each line of the figure, has one model and one basis. They are never averaged or ranked together.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -100,6 +101,7 @@ def _conformal(item: Calibrated, collection: Collection, names: Names) -> Kind:
         f"probability {risk}, " + (f"also if attacked within {plain(basis.rho)}" if attacked else "unless attacked"),
         item.claims,
         passes=float(basis.passes),
+        clean=item.clean,
     )
 
 
@@ -133,7 +135,7 @@ def guarantees_table(collection: Collection, names: Names) -> Table | None:
     if not shown:
         return None
 
-    columns = (Column("", words=True), *(Column(kind.model, about=kind.about) for kind in shown))
+    columns = (Column("", words=True), *(Column(kind.model, about=kind.about, words=True) for kind in shown))
     rows = tuple((name, *(fact(kind) for kind in shown)) for name, fact in FACTS.items())
     note = (
         "Each column is about one model on one basis. Clean accuracy: of one pass. Certified: the share of all images "
@@ -153,10 +155,11 @@ def guarantees_charts(collection: Collection, names: Names) -> list[Chart]:
     if not shown:
         return []
     at = grid(max(0.05, *(float(kind.claims.radii.max()) for kind in shown)))
-    series = []
+    series, alike = [], Counter((kind.model, kind.about) for kind in shown)
     for kind in shown:
         covers = kind.about.replace(", in one pass", "").split(",")[0]
-        name = f"{kind.model}: {covers}"
+        level = f", {kind.false}" if alike[kind.model, kind.about] > 1 else ""
+        name = f"{kind.model}: {covers}{level}"
         series.append(certified_series(kind.claims, at, name, names.style(name)))
     return [
         Chart(

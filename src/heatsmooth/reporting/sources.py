@@ -226,10 +226,13 @@ def _certification(run: ReportedRun, collection: Collection) -> Certification:
 
 
 def _calibrated(run: ReportedRun) -> Calibrated:
-    radii = within_reach(radii_of(read_one_pass(run.path)), run.path)
+    rows = read_one_pass(run.path)
+    radii = within_reach(radii_of(rows), run.path)
     known = radii.basis.kind in (BasisKind.CONFORMAL, BasisKind.UNDER_ATTACK)
     require(known, f"{run.path}: expected conformal radii, got {radii.basis}; read them separately")
-    return Calibrated(run.name, run.info.network, radii, run.info.chosen.calibration)
+    noiseless = radii.correct is not None and radii.basis.kind is BasisKind.CONFORMAL
+    clean = sum(row.predicted == row.label for row in rows) / len(rows) if noiseless else None
+    return Calibrated(run.name, run.info.network, radii, run.info.chosen.calibration, clean)
 
 
 def within_reach(radii: AnyRadii, path: Path) -> AnyRadii:
