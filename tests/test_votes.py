@@ -45,14 +45,14 @@ def flat_images(count: int) -> Tensor:
 
 def test_the_head_learns_the_shares_of_the_votes() -> None:
     model = Threshold().eval()
-    head = learn_votes(model, flat_images(1500), sigma=0.25, samples=2)
+    head = learn_votes(model, flat_images(1000), sigma=0.25, samples=2)
     assert not head.training
     assert (head.spec.layer, head.spec.features) == ("last", 1)
     images = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9]).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
     logits, votes = one_pass_and_votes(model, head, images)
     assert torch.equal(logits, model(images))
     expected = [0.5 * (1 + math.erf((value - 0.5) / 0.25 / math.sqrt(2))) for value in images[:, 0, 0, 0].tolist()]
-    np.testing.assert_allclose(votes.softmax(1)[:, 1], expected, atol=0.08)
+    np.testing.assert_allclose(votes.softmax(1)[:, 1], expected, atol=0.1)
 
 
 def test_a_new_head_gives_the_networks_own_answer() -> None:

@@ -68,8 +68,8 @@ class Calibrate(Command):
 
     The probability is over a new image and the calibration images, which must be of one kind; it is not for each image.
     The radius covers the Gaussian average. `predict` and `one-pass` use it. It does not hold for attacked images; with
-    --under-attack it does, and takes passes with secret noise: see `predict --under-attack`. With --learn-votes the
-    radius is larger, and for the class that a small head, learnt without labels, predicts for the average.
+    --under-attack it does, and takes passes with secret noise: see `predict`. With --learn-votes the radius is
+    for the class that a head predicts.
 
     Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --out runs/calibrated
     """
@@ -87,7 +87,7 @@ class Calibrate(Command):
     """Determines which images fit and which correct the radius, and the noise of the calibration images."""
     attack: Attack = field(default=Attack(), metadata=grouped("Under attack", main=("under_attack",)))
     votes: Votes = field(default=Votes(), metadata=grouped("Votes", main=("learn_votes",)))
-    again: Again = field(default=Again(), metadata=grouped("Images again"))
+    again: Again = field(default=Again(), metadata=grouped("Image files"))
 
     def __post_init__(self) -> None:
         attacked, voting = self.attack.under_attack is not None, self.votes.learn_votes is not None

@@ -22,8 +22,8 @@ class Votes:
     """The images on which a head learns to predict the classes of noisy copies."""
 
     learn_votes: str | None = None
-    """Keep more of the radius: learn the classes of noisy copies on training images of this data set, without labels.
-    It must not contain calibration images."""
+    """For larger radii, learn the classes of noisy copies from this data set. Its training images are used, without
+    labels. No calibration image may be among them."""
     vote_images: int = 20_000
     """Number of these images."""
     vote_samples: int = 4
@@ -39,9 +39,9 @@ class Votes:
 class Again:
     """Where the certified images are read again, for passes of the network."""
 
-    data: str | None = None
+    data: str | None = field(default=None, metadata=FILES)
     """The data of the certificates, if their record does not name it: imagefolder:PATH, …"""
-    data_root: Path | None = None
+    data_root: Path | None = field(default=None, metadata=FILES)
     """Directory of the files of the data sets."""
     class_index: Path | None = field(default=None, metadata=FILES)
     """Classes of an imagefolder, as the certificates were made with."""
