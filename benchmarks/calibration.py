@@ -1,9 +1,13 @@
 """How much of the certified radius one forward pass keeps, and whether it covers, over random splits of real images.
 
     python benchmarks/calibration.py CERTIFICATES_DIR [--epsilon 0.05] [--splits 200] [--one-pass OUT]
+        [--head CALIBRATED_DIR --data-root DATA [--model NAME]]
 
 In each split a quarter of the images is held out, the rest calibrates. Beside it a crude variant: the mean radius
 of each of five bins of the one-pass margin, less one conformal shift.
+
+With --head, the head of a network calibrated with --learn-votes is measured too, on the same splits. It was learnt from
+other images, once.
 
 With --one-pass, every second image calibrates, and the one-pass radii of the others are stored as a run, for
 `heatsmooth report`. No network is needed: its one-pass probabilities are in the certificates. Certificates with
@@ -15,6 +19,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +119,38 @@ def store_one_pass(rows: list[Certificate], settings: dict[str, Any], epsilon: f
     print(f"  {coverage(calibration, others)}")
 
 
+def with_head(rows: list[Certificate], arguments: argparse.Namespace) -> list[Certificate]:
+    """The certificates beside the probabilities that the head predicts from one pass."""
+    from heatsmooth.commands.calibrated import read_calibration, read_head
+    from heatsmooth.commands.certified import CertifiedRun
+    from heatsmooth.commands.voting import Again, certified_images, predicted_votes
+    from heatsmooth.models import load
+    from heatsmooth.progress import silent
+
+    model = load(arguments.head, model=arguments.model)
+    head = read_head(arguments.head, model, read_calibration(arguments.head, model))
+    assert head is not None, "--head: expected a network calibrated with --learn-votes"
+    certified = CertifiedRun.read(arguments.certificates, "certificates")
+    images = certified_images(
+        certified, [row.index for row in rows], Again(data_root=arguments.data_root, device="cpu"), silent
+    )
+    votes = predicted_votes(model, head, images, "cpu")
+    return [
+        replace(row, clean_probabilities=tuple(shares.tolist()), clean_class=int(shares.argmax()))
+        for row, shares in zip(rows, votes, strict=True)
+    ]
+
+
+def print_agreement(rows: list[Certificate]) -> None:
+    """How often one pass has the class of the average, and how accurate both are."""
+    certificates = Certificates.of(rows)
+    one_pass, average, labels = certificates.clean_classes, certificates.average_classes, certificates.known_labels
+    print(f"  agreement          {(one_pass == average).mean():.3f} of one pass and average")
+    print(
+        f"  accuracy           {(one_pass == labels).mean():.3f} of one pass, {(average == labels).mean():.3f} average"
+    )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -121,6 +158,9 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=0.05)
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--one-pass", type=Path, help="only store one-pass radii here, as a run")
+    parser.add_argument("--head", type=Path)
+    parser.add_argument("--model")
+    parser.add_argument("--data-root", type=Path)
     arguments = parser.parse_args()
     rows = read_certificates(arguments.certificates)
     run = read_json(sorted(arguments.certificates.glob("run*.json"))[0])
@@ -134,6 +174,12 @@ def main() -> None:
     print(f"ε={arguments.epsilon:g}, {arguments.splits} splits, {HELD_OUT:.0%} held out")
     print("heatsmooth calibrate")
     over_splits(rows, calibrate, arguments.splits, arguments.epsilon)
+    print_agreement(rows)
+    if arguments.head is not None:
+        print("heatsmooth calibrate --learn-votes")
+        headed = with_head(rows, arguments)
+        over_splits(headed, calibrate, arguments.splits, arguments.epsilon)
+        print_agreement(headed)
     print(f"{BINS} bins of the margin and a shift")
     over_splits(rows, five_bins, arguments.splits, arguments.epsilon)
 

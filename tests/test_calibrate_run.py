@@ -164,3 +164,49 @@ def test_the_exact_alpha_is_kept_though_its_text_is_rounded(tmp_path: Path) -> N
     assert {item.basis.alpha for item in certified.certificates()} == {settings.alpha}
     with pytest.raises(InputError, match=r"expected certificates that are .*alpha=0\.05.*, got .*alpha=0\.00123457"):
         replace(certified, settings=replace(settings, alpha=0.05)).certificates()
+
+
+def test_a_head_learns_the_votes(certified: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibrate = (
+        f"calibrate --from {certified}/network --certificates {certified}/calibration --epsilon 0.1 --device cpu"
+    )
+    out, quick = tmp_path / "votes", "--vote-images 128 --vote-samples 1 --quiet"
+    capsys.readouterr()
+    words = f"{calibrate} {quick} --learn-votes fashion-mini --held-out {certified}/held-out --out {out} --json"
+    assert run(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["head"] == json.loads((out / "calibration.json").read_text())["head"]
+    assert found["held_out"]["images"] == 54
+    assert 0 < found["agreement"] <= 1
+    one_pass = (
+        f"one-pass --data fashion-mini --from {out} --images 3 --quiet --json --device cpu --out {tmp_path}/radii"
+    )
+    assert run(one_pass.split()) == 0
+    rows = [json.loads(line) for line in (tmp_path / "radii/one_pass.jsonl").read_text().splitlines()]
+    Image.fromarray(load_images("fashion-mini", "test").raw(torch.arange(1))[0, 0].numpy()).save(tmp_path / "a.png")
+    capsys.readouterr()
+    assert run(["predict", "--from", str(out), "--device", "cpu", "--json", str(tmp_path / "a.png")]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert row["one_pass_class"] == rows[0]["class"]
+    assert row["one_pass_radius"] <= rows[0]["radius"] + 1e-9
+    (out / "votes.safetensors").unlink()
+    for wrong, message in (
+        (f"predict --from {out} {tmp_path}/a.png", "expected a file of weights, got no such file"),
+        (f"export --from {out} --sigma 0.25 --out {tmp_path}/m.onnx", "expected a calibration without --learn-votes"),
+        (f"{calibrate} {quick} --learn-votes fashion-mini --under-attack 0.1 --out {tmp_path}/b", "choose one"),
+        (f"{calibrate} --vote-samples 3 --out {tmp_path}/b", "name unlabelled images"),
+        (f"{calibrate} --data-root {tmp_path} --out {tmp_path}/b", "reading images again"),
+    ):
+        assert run(wrong.split()) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_calibration_images_are_not_learnt_from(certified: Path, tmp_path: Path) -> None:
+    from heatsmooth.commands.voting import Again, Votes, learnt_head
+    from heatsmooth.progress import silent
+
+    test = load_images("fashion-mini", "test")
+    np.save(tmp_path / "images.npy", test.raw(torch.arange(20)).numpy())
+    run_of, model = CertifiedRun.read(certified / "calibration", "certificates"), load_model(certified / "network")
+    with pytest.raises(InputError, match="expected none of the calibration images, got 2 of them"):
+        learnt_head(model, run_of, Votes(learn_votes=f"npy:{tmp_path}/images.npy"), Again(), seed=0, progress=silent)

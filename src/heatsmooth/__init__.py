@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from heatsmooth.training.muon import Muon
     from heatsmooth.training.settings import Baseline, Heat, Plan
     from heatsmooth.training.students import distill
+    from heatsmooth.training.votes import learn_votes
     from heatsmooth.under_attack import AttackCalibration, calibrate_under_attack
 
 _HOMES = {
@@ -57,6 +58,7 @@ _HOMES = {
     "training.muon": ("Muon",),
     "training.settings": ("Baseline", "Heat", "Plan"),
     "training.students": ("distill",),
+    "training.votes": ("learn_votes",),
     "under_attack": ("AttackCalibration", "calibrate_under_attack"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -100,6 +102,7 @@ __all__ = [
     "export_onnx",
     "heat_smoothing",
     "l_bound",
+    "learn_votes",
     "load",
     "load_images",
     "noisy_passes",

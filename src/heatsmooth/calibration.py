@@ -107,6 +107,8 @@ class Recorded(TypedDict, total=False):
     network: Any
     """The network's identity as JSON."""
     data: Any
+    head: str | None
+    """Hash of the head that predicted the probabilities, if one did."""
 
 
 def calibrate(certificates: Certificates, *, epsilon: float, **recorded: Unpack[Recorded]) -> Calibration:
@@ -118,7 +120,11 @@ def calibrate(certificates: Certificates, *, epsilon: float, **recorded: Unpack[
     must not have been trained on them.
     ``epsilon``: the probability ε of a radius that is too large, above 0 and below 1.
     ``seed``: splits the images into the part that fits the model and the part that selects λ.
-    ``model_hash``, ``network`` (an identity as JSON), ``data``: recorded in the calibration.
+    ``model_hash``, ``network`` (an identity as JSON), ``data``, ``head`` (its hash): recorded in the calibration.
+
+    With a head (``learn_votes``), give ``certificates.with_one_pass(probabilities)`` of its probabilities. The radius
+    is then for the class that the head predicts. The guarantee does not depend on the head being right. It needs a head
+    that was learnt without the calibration images.
     """
     sigma, alpha, images = certificates.sigma, certificates.basis.alpha or 0.0, len(certificates)
     probabilities, radii = _examples(certificates, sigma=sigma, alpha=alpha)

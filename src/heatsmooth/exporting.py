@@ -27,7 +27,15 @@ from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
 from heatsmooth.errors import InputError, first_line, require
-from heatsmooth.models import DeterministicRadius, check_independence, count_classes, identify, is_lipschitz, is_onnx
+from heatsmooth.models import (
+    DeterministicRadius,
+    check_independence,
+    count_classes,
+    identify,
+    is_lipschitz,
+    is_onnx,
+    require_head,
+)
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.runs import write_atomically
@@ -138,13 +146,14 @@ def export_onnx(
     ``images``: (some, channels, height, width) in [0, 1]; they also fix the size of an image.
     ``sigma``: the noise level of the average, in [0, 1] pixels, for the L-bound. A network that is Lipschitz by
     construction needs none: its file has the output ``certified_radius``.
-    ``calibration``: adds the output ``calibrated_radius``; its σ must be ``sigma``.
+    ``calibration``: adds the output ``calibrated_radius``; its σ must be ``sigma``, and it must have no head.
     ``facts``: further metadata of the file.
     ``progress``: called as the work proceeds.
     """
     require(not is_onnx(model), "export: expected a PyTorch network, got an ONNX file; it is exported already")
     onnxruntime = _onnxruntime()
     _check_sigma(model, sigma, calibration)
+    require_head(calibration.head if calibration else None, None)
     plain = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # missing in torch's stubs
     examples = _examples(images)

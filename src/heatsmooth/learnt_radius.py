@@ -14,7 +14,8 @@ from heatsmooth.errors import InputError, require
 from heatsmooth.results.guarantees import Basis, Subject
 from heatsmooth.statistics.bounds import Floats, Integers, checked
 
-FORMAT = 1
+FORMAT, FORMAT_WITH_HEAD = 1, 2
+"""Of a calibration file. The second says that a head predicts the votes, so that older versions refuse it."""
 LEAST_DOUBT = 1e-12
 SUM_TOLERANCE = 1e-3
 """Largest difference of a sum of probabilities from 1."""
@@ -43,6 +44,8 @@ class LearntRadius(ABC):
     subject: Subject = Subject.AVERAGE
     network: Any = None
     """The network's identity as JSON. Published files from before identities have only ``model_hash``."""
+    head: str | None = None
+    """Hash of the head that predicts the probabilities, see ``models.votes``; None: they are the network's own."""
 
     @property
     @abstractmethod
@@ -51,16 +54,18 @@ class LearntRadius(ABC):
 
     def to_json(self) -> dict[str, object]:
         """As JSON, with every number exact."""
-        return {"format": FORMAT, "basis": str(self.basis), **asdict(self)}
+        facts = {name: value for name, value in asdict(self).items() if (name, value) != ("head", None)}
+        return {"format": FORMAT if self.head is None else FORMAT_WITH_HEAD, "basis": str(self.basis), **facts}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The calibration that ``to_json`` wrote; an ``InputError`` if a field is missing or wrong."""
-        number = value.get("format")
-        require(number == FORMAT, f"calibration: expected format {FORMAT}, got {number!r}; calibrate again")
+        number, head = value.get("format"), value.get("head")
+        known = FORMAT if head is None else FORMAT_WITH_HEAD
+        require(number == known, f"calibration: expected format {known}, got {number!r}; calibrate again")
         try:
-            facts = {field.name: value[field.name] for field in fields(cls) if field.name != "network"}
-            facts |= {"network": value.get("network"), "subject": Subject(value["subject"])}
+            facts = {field.name: value[field.name] for field in fields(cls) if field.name not in ("network", "head")}
+            facts |= {"network": value.get("network"), "head": head, "subject": Subject(value["subject"])}
             facts["steps"] = read_steps(facts["steps"])
             return cls(**facts)
         except (KeyError, TypeError, ValueError) as error:

@@ -22,12 +22,15 @@ from heatsmooth.device import exact_float32
 from heatsmooth.models import (
     Classifier,
     DeterministicRadius,
+    VoteHead,
     checked_classes,
     device_of,
     for_inference,
     images_of_a_pass,
     is_lipschitz,
+    one_pass_and_votes,
     probabilities_of,
+    require_head,
 )
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.guarantees import BasisKind
@@ -71,6 +74,7 @@ def predict(
     *,
     image_size: Size | None = None,
     calibration: Calibration | AttackCalibration | None = None,
+    head: VoteHead | None = None,
     progress: Progress = silent,
 ) -> Predictions:
     """Class, probability and radii of each image file.
@@ -78,12 +82,14 @@ def predict(
     ``model``: as ``heatsmooth.load`` gives it. ``settings``: the noise of the L-bound, and how many samples find the
     class of the average. ``image_size``: of the centre crop; None: that which the network records, or the usual one.
     ``calibration``: of this network, for calibrated one-pass radii, or for radii that hold under attack. The latter
-    take further passes, with fresh secret noise.
+    take further passes, with fresh secret noise. ``head``: that of the calibration, if it has one.
 
     Files are read, evaluated and dropped a few at a time. The prediction of a file does not depend, but for rounding,
     on the other files.
     """
-    predictor = _Predictor(model.eval(), settings or PredictionSettings(), calibration)
+    require_head(calibration.head if calibration else None, head)
+    placed = None if head is None else head.to(device_of(model))
+    predictor = _Predictor(model.eval(), settings or PredictionSettings(), calibration, placed)
     known_size = image_size or model.spec.size
     predictions: list[Prediction] = []
     with exact_float32():
@@ -118,6 +124,7 @@ class _Predictor:
     model: Classifier
     settings: PredictionSettings
     calibration: Calibration | AttackCalibration | None
+    head: VoteHead | None
 
     def of_one_size(self, files: list[Path], size: Size) -> Iterator[list[Prediction]]:
         """The predictions of files whose images get the same size, some at a time."""
@@ -132,9 +139,11 @@ class _Predictor:
             pixels = np.stack([read_image(file, size, channels=channels) for file in some])
             images = as_unit_interval(torch.from_numpy(pixels))
             with torch.inference_mode():
-                logits = self.model(images.to(device))
+                logits, votes = one_pass_and_votes(self.model, self.head, images.to(device))
                 radii = None if proven is None else proven(images.to(device), logits).tolist()
-            predictions = _with_proof(self._one_pass(some, probabilities_of(logits)), logits, radii)
+            predictions = _with_proof(
+                self._one_pass(some, probabilities_of(logits), probabilities_of(votes)), logits, radii
+            )
             predictions = self._under_attack(predictions, images)
             yield predictions if sampler is None else self._averaged(predictions, images, sampler)
 
@@ -147,8 +156,8 @@ class _Predictor:
         seed = secrets.randbits(48) if settings.seed is None else settings.seed
         return Sampler(fast, sigma=settings.sigma, classes=classes, seed=seed, batch_size=settings.batch_size)
 
-    def _one_pass(self, files: Sequence[Path], probabilities: Tensor) -> list[Prediction]:
-        """What one pass says about these files."""
+    def _one_pass(self, files: Sequence[Path], probabilities: Tensor, votes: Tensor) -> list[Prediction]:
+        """What one pass says about these files; ``votes``: the probabilities that are calibrated."""
         predictions = []
         for file, row in zip(files, probabilities, strict=True):
             predicted = one_pass_class(row)
@@ -162,10 +171,11 @@ class _Predictor:
             ]
         if isinstance(self.calibration, Calibration):
             basis = str(self.calibration.basis)
-            radii = [round_down(float(radius), 4) for radius in self.calibration.radius(probabilities)]
+            radii = [round_down(float(radius), 4) for radius in self.calibration.radius(votes)]
+            classes = [None] * len(radii) if self.head is None else [one_pass_class(row) for row in votes]
             predictions = [
-                replace(prediction, one_pass_radius=radius, one_pass_basis=basis)
-                for prediction, radius in zip(predictions, radii, strict=True)
+                replace(prediction, one_pass_radius=radius, one_pass_basis=basis, one_pass_class=covered)
+                for prediction, radius, covered in zip(predictions, radii, classes, strict=True)
             ]
         return predictions
 

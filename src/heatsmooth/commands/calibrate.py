@@ -2,23 +2,24 @@
 
 import copy
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatsmooth.calibration import Coverage
 from heatsmooth.commands.command import Command, Summary, facts, show_fields
-from heatsmooth.commands.inputs import FILES, RUNNING, Network
+from heatsmooth.commands.inputs import RUNNING, Network
 from heatsmooth.commands.options import grouped
+from heatsmooth.commands.voting import Again, Votes, any_chosen
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
 
 if TYPE_CHECKING:
     from heatsmooth.calibration import Calibration
     from heatsmooth.commands.certified import CertifiedRun
-    from heatsmooth.data import ImageSet
     from heatsmooth.identity import Identity
-    from heatsmooth.models import Classifier
+    from heatsmooth.models import Classifier, VoteHead
+    from heatsmooth.results.certificates import Certificate, Certificates
     from heatsmooth.under_attack import AttackCalibration
 
 
@@ -34,23 +35,10 @@ class Attack:
     """Standard deviation of their noise (default: ρ, for several passes ρ/2, but from σ/4 to σ)."""
     noise_samples: int = 1000
     """Noisy passes per calibration image."""
-    data: str | None = None
-    """The data of the certificates, if their record does not name it: imagefolder:PATH, …"""
-    data_root: Path | None = None
-    """Directory of the files of the data set."""
-    class_index: Path | None = field(default=None, metadata=FILES)
-    """Classes of an imagefolder, as the certificates were made with."""
-    device: str | None = field(default=None, metadata=RUNNING)
-    """cpu, cuda, … (default: the accelerator if there is one)."""
 
     def __post_init__(self) -> None:
-        chosen = any(getattr(self, item.name) != item.default for item in fields(self) if item.name != "device")
-        named = self.under_attack is not None or not chosen
+        named = self.under_attack is not None or not any_chosen(self)
         require(named, "`under_attack`: expected it beside options for noisy passes, got none; name the distance ρ")
-
-    def describe(self) -> dict[str, object]:
-        """What the radius depends on, as JSON."""
-        return {name: getattr(self, name) for name in ("under_attack", "passes", "noise", "noise_samples")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +54,12 @@ class CalibrationSummary(Summary):
     """Under attack: how far an image may have been changed."""
     passes: int | None = None
     """Under attack: noisy passes per image."""
+    head: str | None = None
+    """Hash of the head that predicts the classes of noisy copies."""
+    agreement: float | None = None
+    """With a head: how often it names the most frequent class of the noisy copies of a calibration image."""
+    agreement_of_network: float | None = None
+    """The same for the network itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +68,8 @@ class Calibrate(Command):
 
     The probability is over a new image and the calibration images, which must be of one kind; it is not for each image.
     The radius covers the Gaussian average. `predict` and `one-pass` use it. It does not hold for attacked images; with
-    --under-attack it does, and takes passes with secret noise: see `predict --under-attack`.
+    --under-attack it does, and takes passes with secret noise: see `predict`. With --learn-votes the radius is
+    for the class that a head predicts.
 
     Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --out runs/calibrated
     """
@@ -91,21 +86,32 @@ class Calibrate(Command):
     seed: int = field(default=0, metadata=RUNNING)
     """Determines which images fit and which correct the radius, and the noise of the calibration images."""
     attack: Attack = field(default=Attack(), metadata=grouped("Under attack", main=("under_attack",)))
+    votes: Votes = field(default=Votes(), metadata=grouped("Votes", main=("learn_votes",)))
+    again: Again = field(default=Again(), metadata=grouped("Image files"))
+
+    def __post_init__(self) -> None:
+        attacked, voting = self.attack.under_attack is not None, self.votes.learn_votes is not None
+        require(not (attacked and voting), "`learn_votes`: expected no `under_attack` beside it, got both; choose one")
+        require(
+            attacked or voting or not any_chosen(self.again, but=("device",)),
+            "`under_attack`: expected it or `learn_votes` beside options for reading images again, got none; name one",
+        )
 
     def run(self, progress: Progress = silent) -> CalibrationSummary | None:
         """Store the calibration with the network in ``out``; None in a process that follows."""
         from heatsmooth.commands.sharing import by_the_leader
 
-        return by_the_leader(self.attack.device, lambda: self._calibrated(progress))
+        return by_the_leader(self.again.device, lambda: self._calibrated(progress))
 
     def _calibrated(self, progress: Progress) -> CalibrationSummary:
-        from heatsmooth.calibration import Calibration
         from heatsmooth.commands.calibrated import ATTACK_FILE, CALIBRATION_FILE
         from heatsmooth.commands.certified import CertifiedRun
         from heatsmooth.data.images import size_of
         from heatsmooth.identity import network_settings
         from heatsmooth.models import identify, is_onnx, save, save_onnx
         from heatsmooth.models.checkpoint import WEIGHTS_FILE
+        from heatsmooth.models.votes import HEAD_FILE, save_head
+        from heatsmooth.results.certificates import Certificates
         from heatsmooth.runs import Run, write_json
         from heatsmooth.statistics.radii import round_down
 
@@ -120,21 +126,26 @@ class Calibrate(Command):
                 f"`certificates` {self.certificates}: expected those of the model ({what} {own!r}), got another's "
                 f"({theirs!r}); certify it first"
             )
-        calibration = self._radius(model, identity, certified, progress)
-        attacked = not isinstance(calibration, Calibration)
+        head = self._head(model, certified, progress)
+        certificates = self._examples(model, head, certified, certified.certificates(), progress)
+        calibration = self._radius(model, identity, certified, certificates, head, progress)
+        attacked = self.attack.under_attack is not None
         settings = {
             **network_settings(model=identity),
             "certificate": certified.info.settings["certificate"],
             "data": certified.info.settings["data"],
             "epsilon": self.epsilon,
             "seed": self.seed,
-            **(self.attack.describe() if attacked else {}),
+            **(asdict(self.attack) if attacked else {}),
+            **(asdict(self.votes) if head else {}),
         }
         with Run(self.out, "calibrate", settings) as run:
             if is_onnx(model):
                 save_onnx(model, self.out)
             else:
                 save(model, self.out / WEIGHTS_FILE)
+            if head:
+                save_head(head, self.out / HEAD_FILE)
             write_json(self.out / (ATTACK_FILE if attacked else CALIBRATION_FILE), calibration.to_json())
             run.update(status="done", model_hash=identity.weights)
         return CalibrationSummary(
@@ -144,27 +155,66 @@ class Calibrate(Command):
             subject=calibration.subject,
             basis=str(calibration.basis),
             largest_radius=round_down(max((radius for _, radius in calibration.steps), default=0.0), 4),
-            held_out=self._coverage(model, calibration, certified) if isinstance(calibration, Calibration) else None,
+            held_out=self._coverage(model, calibration, certified, head, progress),
             rho=self.attack.under_attack,
             passes=self.attack.passes if attacked else None,
+            head=calibration.head,
+            agreement=_agreement(certificates) if head else None,
+            agreement_of_network=_agreement(Certificates.of(certified.certificates())) if head else None,
         )
 
+    def _head(self, model: "Classifier", certified: "CertifiedRun", progress: Progress) -> "VoteHead | None":
+        """The head that was asked for, learnt."""
+        from heatsmooth.commands.voting import learnt_head
+
+        if self.votes.learn_votes is None:
+            return None
+        return learnt_head(model, certified, self.votes, self.again, seed=self.seed, progress=progress)
+
+    def _examples(
+        self,
+        model: "Classifier",
+        head: "VoteHead | None",
+        run: "CertifiedRun",
+        some: "list[Certificate]",
+        progress: Progress,
+    ) -> "Certificates":
+        """Certificates of a run beside the probabilities that are calibrated: the network's, or those of the head."""
+        import torch
+
+        from heatsmooth.commands.voting import certified_images, predicted_votes
+        from heatsmooth.results.certificates import Certificates
+
+        certificates = Certificates.of(some)
+        if head is None:
+            return certificates
+        whole = certified_images(run, [item.index for item in run.certificates()], self.again, progress)
+        asked = replace(whole, indices=torch.from_numpy(certificates.indices))
+        return certificates.with_one_pass(predicted_votes(model, head, asked, self.again.device))
+
     def _radius(
-        self, model: "Classifier", identity: "Identity", certified: "CertifiedRun", progress: Progress
+        self,
+        model: "Classifier",
+        identity: "Identity",
+        certified: "CertifiedRun",
+        certificates: "Certificates",
+        head: "VoteHead | None",
+        progress: Progress,
     ) -> "Calibration | AttackCalibration":
         """The calibration that was asked for."""
         from heatsmooth.calibration import FITTED, Recorded, allowed_errors, calibrate
         from heatsmooth.certification.noisy_passes import noisy_passes
+        from heatsmooth.commands.voting import certified_images
         from heatsmooth.device import accelerator
-        from heatsmooth.results.certificates import Certificates
+        from heatsmooth.models.votes import head_hash
         from heatsmooth.under_attack import calibrate_under_attack, check_attack, usual_noise
 
-        certificates = Certificates.of(certified.certificates())
         about = Recorded(
             seed=self.seed,
             model_hash=identity.weights,
             network=identity.to_json(),
             data=certified.info.settings["data"],
+            head=None if head is None else head_hash(head),
         )
         rho = self.attack.under_attack
         if rho is None:
@@ -177,8 +227,8 @@ class Calibrate(Command):
         images = len(certificates)
         allowed_errors(images - math.floor(images * FITTED), self.epsilon, images=images)
         passes = noisy_passes(
-            copy.deepcopy(model).to(accelerator(self.attack.device).device),
-            self._images(certified, certificates.indices.tolist(), progress),
+            copy.deepcopy(model).to(accelerator(self.again.device).device),
+            certified_images(certified, certificates.indices.tolist(), self.again, progress),
             noise=noise,
             count=self.attack.noise_samples,
             seed=self.seed,
@@ -187,41 +237,20 @@ class Calibrate(Command):
         votes = self.attack.passes
         return calibrate_under_attack(certificates, passes, rho=rho, epsilon=self.epsilon, votes=votes, **about)
 
-    def _images(self, certified: "CertifiedRun", indices: list[int], progress: Progress) -> "ImageSet":
-        """The certified images: the same ones, or an error."""
-        import torch
-
-        from heatsmooth.data import load_images
-        from heatsmooth.data.images import size_of
-
-        recorded = certified.info.chosen.data
-        name = self.attack.data or str(recorded.name).removesuffix("/test")
-        whole = load_images(
-            name,
-            "test",
-            root=self.attack.data_root,
-            image_size=size_of(*certified.shape[1:]),
-            class_index=self.attack.class_index,
-            progress=progress,
-        )
-        there = whole.shape == certified.shape and max(indices) < int(whole.pixels.shape[0])
-        same = replace(whole, indices=torch.tensor(indices)) if there else whole
-        known = recorded.fingerprint
-        require(
-            same.fingerprint == known,
-            f"`data` {name}: expected the images of the certificates ({known}), got others ({same.fingerprint}); name "
-            "the data that was certified",
-        )
-        return same
-
-    def _coverage(self, model: "Classifier", calibration: "Calibration", certified: "CertifiedRun") -> Coverage | None:
+    def _coverage(
+        self,
+        model: "Classifier",
+        calibration: "Calibration | AttackCalibration",
+        certified: "CertifiedRun",
+        head: "VoteHead | None",
+        progress: Progress,
+    ) -> Coverage | None:
         """The coverage on the held-out images that were not calibrated on, if there are held-out images."""
-        from heatsmooth.calibration import coverage
+        from heatsmooth.calibration import Calibration, coverage
         from heatsmooth.commands.certified import CertifiedRun
         from heatsmooth.models import is_known_as
-        from heatsmooth.results.certificates import Certificates
 
-        if (held_out := self.held_out) is None:
+        if (held_out := self.held_out) is None or not isinstance(calibration, Calibration):
             return None
         others = CertifiedRun.read(held_out, "held_out")
         alike = is_known_as(model, others.info.identity()) and others.settings == certified.settings
@@ -230,7 +259,7 @@ class Calibrate(Command):
         used = {item.index for item in certified.certificates()} if same_data else set()
         rest = [item for item in others.certificates() if item.index not in used]
         require(bool(rest), f"`held_out` {held_out}: expected images not calibrated on, got none; certify others")
-        return coverage(calibration, Certificates.of(rest))
+        return coverage(calibration, self._examples(model, head, others, rest, progress))
 
     def show(self, result: Any) -> None:
         """Print the summary, and the coverage."""
@@ -242,3 +271,8 @@ class Calibrate(Command):
             covered = f"{held_out['covered']} of {held_out['images']} images covered"
             share = f"{held_out['coverage']:.1%} [{low:.1%}, {high:.1%}]"
             print(f"held out: {covered}, {share}, expected at least {1 - self.epsilon:.1%}")
+
+
+def _agreement(certificates: "Certificates") -> float:
+    """How often one pass names the most frequent class of the noisy copies."""
+    return float((certificates.clean_classes == certificates.average_classes).mean())

@@ -5,7 +5,8 @@ from pathlib import Path
 from heatsmooth.calibration import Calibration
 from heatsmooth.errors import require
 from heatsmooth.identity import Identity
-from heatsmooth.models import Classifier, is_known_as
+from heatsmooth.models import Classifier, VoteHead, is_known_as, require_head
+from heatsmooth.models.votes import HEAD_FILE, load_head
 from heatsmooth.runs import read_json
 from heatsmooth.under_attack import AttackCalibration
 
@@ -21,6 +22,27 @@ def read_calibration(source: Path, network: Classifier) -> Calibration | None:
         return None
     calibration = Calibration.from_json(read_json(file))
     _check(file, calibration, network)
+    return calibration
+
+
+def read_head(
+    source: Path, network: Classifier, calibration: Calibration | AttackCalibration | None
+) -> VoteHead | None:
+    """The head beside a calibration, in evaluation mode on the CPU, if the calibration has one; it must be that one."""
+    if calibration is None or calibration.head is None:
+        return None
+    head = load_head(source / HEAD_FILE, network)
+    require_head(calibration.head, head)
+    return head
+
+
+def refuse_head(calibration: Calibration | None, command: str) -> Calibration | None:
+    """The calibration; an error if it needs a head, which the command does not know."""
+    require(
+        calibration is None or calibration.head is None,
+        f"{command}: expected a calibration without --learn-votes, got one with it; use predict or one-pass, or "
+        "calibrate without it",
+    )
     return calibration
 
 

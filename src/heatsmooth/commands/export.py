@@ -36,7 +36,8 @@ class ExportSummary:
 class Export(Command):
     """Write the one-pass network as ONNX: probabilities, class, L-bound and, if calibrated, the calibrated radius.
 
-    A radius that holds under attack cannot be exported: its secret noise has no source in the file.
+    A radius that holds under attack cannot be exported: its secret noise has no source in the file. Nor can one that
+    was calibrated with --learn-votes, so far.
     The file of a network made by distill has its proven radius, and needs no --sigma.
     The file takes any number of images in [0, 1]. It is written only if onnxruntime agrees with the network to 1e-5.
 
@@ -54,7 +55,7 @@ class Export(Command):
         """Write and check the file."""
         import torch
 
-        from heatsmooth.commands.calibrated import ATTACK_FILE, read_calibration
+        from heatsmooth.commands.calibrated import ATTACK_FILE, read_calibration, refuse_head
         from heatsmooth.data.folder import USUAL_SIZE
         from heatsmooth.data.images import height_and_width
         from heatsmooth.exporting import export_onnx
@@ -79,7 +80,7 @@ class Export(Command):
             out,
             checked,
             sigma=self.sigma,
-            calibration=read_calibration(self.network.source, model),
+            calibration=refuse_head(read_calibration(self.network.source, model), "export"),
             facts={"architecture": model.spec.architecture},
             progress=progress,
         )

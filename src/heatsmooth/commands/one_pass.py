@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from heatsmooth.calibration import Calibration
     from heatsmooth.data import ImageSet
-    from heatsmooth.models import Classifier
+    from heatsmooth.models import Classifier, VoteHead
     from heatsmooth.results.one_pass import OnePassResult
     from heatsmooth.under_attack import AttackCalibration
 
@@ -41,7 +41,8 @@ class OnePass(Command):
     """State the class and the calibrated radius of each image from one pass. The network must be calibrated.
 
     The radius covers the Gaussian average. For an image like the calibration images, it is too large with probability
-    at most ε + α. With --under-attack, this also holds for images that were changed within the ρ of the calibration.
+    at most ε + α. After `calibrate --learn-votes`, the class is that which the head predicts for the average. With
+    --under-attack, this also holds for images that were changed within the ρ of the calibration.
 
     Example: heatsmooth one-pass --data fashion-mini --from runs/calibrated --out runs/one-pass
     """
@@ -64,6 +65,7 @@ class OnePass(Command):
         return by_the_leader(self.device, lambda: self._radii(progress))
 
     def _radii(self, progress: Progress) -> OnePassSummary:
+        from heatsmooth.commands.calibrated import read_head
         from heatsmooth.commands.certified import shares
         from heatsmooth.device import accelerator, exact_float32
         from heatsmooth.identity import network_settings
@@ -77,6 +79,7 @@ class OnePass(Command):
         images = self.images.load(self.network.size, progress=progress)
         model = self.network.load(images)
         calibration = self._calibration(model)
+        head = read_head(self.network.source, model, calibration)
         model.to(accelerator(self.device).device)
         images.check_classes(checked_classes(model, images.shape))
         settings = {
@@ -88,7 +91,7 @@ class OnePass(Command):
         with exact_float32(), Run(self.out, "one-pass", settings) as run:
             with Records(self.out / RADII_FILE) as records:
                 records.keep(lambda _: False)
-                for some in self._batches(model, images, calibration):
+                for some in self._batches(model, images, calibration, head):
                     for result in some:
                         records.append(to_json(result))
                     results += some
@@ -129,21 +132,25 @@ class OnePass(Command):
         return calibration
 
     def _batches(
-        self, model: "Classifier", images: "ImageSet", calibration: "Calibration | AttackCalibration"
+        self,
+        model: "Classifier",
+        images: "ImageSet",
+        calibration: "Calibration | AttackCalibration",
+        head: "VoteHead | None",
     ) -> "Iterator[list[OnePassResult]]":
         """The results of the images, batch by batch."""
         import torch
 
-        from heatsmooth.models import device_of, probabilities_of
+        from heatsmooth.models import device_of, one_pass_and_votes, probabilities_of
         from heatsmooth.under_attack import AttackCalibration
 
+        placed = None if head is None else head.to(device_of(model))
         for positions in torch.arange(len(images)).split(self.batch_size):
             if isinstance(calibration, AttackCalibration):
                 yield list(_results_under_attack(model, images, positions, calibration))
                 continue
-            with torch.inference_mode():
-                probabilities = probabilities_of(model(images.images(positions).to(device_of(model))))
-            yield list(_results(images, positions, probabilities, calibration))
+            _, votes = one_pass_and_votes(model, placed, images.images(positions).to(device_of(model)))
+            yield list(_results(images, positions, probabilities_of(votes), calibration))
 
 
 def _results(

@@ -31,18 +31,20 @@ class Predict(Command):
 
     def run(self, progress: Progress = silent) -> Predictions:
         """Predict each file."""
-        from heatsmooth.commands.calibrated import read_attack_calibration, read_calibration
+        from heatsmooth.commands.calibrated import read_attack_calibration, read_calibration, read_head
         from heatsmooth.device import accelerator
         from heatsmooth.predicting import predict
 
         model = self.network.load().to(accelerator(self.device).device)
         read = read_attack_calibration if self.under_attack else read_calibration
+        calibration = read(self.network.source, model)
         return predict(
             model,
             self.files,
             self.settings,
             image_size=self.network.image_size,
-            calibration=read(self.network.source, model),
+            calibration=calibration,
+            head=read_head(self.network.source, model, calibration),
             progress=progress,
         )
 
@@ -56,7 +58,8 @@ class Predict(Command):
                 f"σ={self.settings.sigma:g}, which nothing checks."
             )
         if predictions[0].one_pass_basis is not None:
-            print(f"† L2 radius of the average, for this class: {predictions[0].one_pass_basis}. 0 claims nothing.")
+            covered = "this class" if self._own_class(predictions) else "the class†, which a head predicts for it"
+            print(f"† L2 radius of the average, for {covered}: {predictions[0].one_pass_basis}. 0 claims nothing.")
         if predictions[0].certified_radius is not None:
             print("‡ L2 radius of the network in one pass, proven: deterministic. 0 claims nothing.")
         if (claim := predictions[0].under_attack) is not None:
@@ -71,6 +74,11 @@ class Predict(Command):
                 f"at most {self.settings.alpha:g}."
             )
 
+    @staticmethod
+    def _own_class(predictions: tuple[Prediction, ...]) -> bool:
+        """Whether calibrated radii are for the class of the network, not for that of a head."""
+        return all(prediction.one_pass_class is None for prediction in predictions)
+
     def _row(self, prediction: Prediction) -> dict[str, str]:
         columns = {
             "image": prediction.image,
@@ -79,6 +87,8 @@ class Predict(Command):
         }
         if self.settings.sigma is not None:
             columns["L-bound*"] = f"{prediction.l_bound:.4f}"
+        if prediction.one_pass_class is not None:
+            columns["class†"] = str(prediction.one_pass_class)
         if prediction.one_pass_radius is not None:
             columns["radius†"] = f"{prediction.one_pass_radius:.4f}"
         if prediction.certified_radius is not None:

@@ -75,7 +75,7 @@ class Push(Command):
     def _write(self, model: "Classifier", folder: Path) -> str:
         """Everything that is published, into ``folder``; the hash of the weights."""
         from heatsmooth.calibration import Calibration
-        from heatsmooth.commands.calibrated import CALIBRATION_FILE, read_calibration
+        from heatsmooth.commands.calibrated import CALIBRATION_FILE, read_calibration, refuse_head
         from heatsmooth.models import model_hash, save
         from heatsmooth.models.checkpoint import WEIGHTS_FILE
         from heatsmooth.models.published import MARKER, RECORDS
@@ -84,7 +84,7 @@ class Push(Command):
         from heatsmooth.runs import write_atomically, write_json
 
         weights, source = model_hash(model), self.network.source
-        calibration: Calibration | None = read_calibration(source, model)
+        calibration: Calibration | None = refuse_head(read_calibration(source, model), "push")
         runs = [Path(record) for record in self.records]
         recorded = source.is_dir() and (source / "run.json").is_file()
         for run in runs:

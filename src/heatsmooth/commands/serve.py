@@ -77,7 +77,7 @@ class Serve(Command):
 
     def _served(self, progress: Progress) -> "tuple[ImageSet | None, ServedNetwork]":
         """The examples, and the network with its settings."""
-        from heatsmooth.commands.calibrated import read_calibration
+        from heatsmooth.commands.calibrated import read_calibration, refuse_head
         from heatsmooth.data.folder import USUAL_SIZE
         from heatsmooth.data.images import height_and_width
         from heatsmooth.device import accelerator
@@ -99,7 +99,7 @@ class Serve(Command):
             seed=secrets.randbits(62),
             shape=(model.spec.channels, *height_and_width(self.network.image_size or model.spec.size or usual)),
             class_names=names,
-            calibration=read_calibration(self.network.source, model),
+            calibration=refuse_head(read_calibration(self.network.source, model), "serve"),
         )
 
     def _settings(self) -> Settings | None:

@@ -27,6 +27,7 @@ from heatsmooth.models.onnx_file import is_onnx, save_onnx
 from heatsmooth.models.probes import identify, is_known_as
 from heatsmooth.models.resnet import ResNet
 from heatsmooth.models.spec import NetworkSpec
+from heatsmooth.models.votes import VoteHead, one_pass_and_votes, require_head
 
 __all__ = [
     "ARCHITECTURES",
@@ -36,6 +37,7 @@ __all__ = [
     "NetworkSpec",
     "OneStepDiffusion",
     "ResNet",
+    "VoteHead",
     "build",
     "channels_of",
     "check_gradient",
@@ -56,9 +58,11 @@ __all__ = [
     "load_state",
     "model_hash",
     "normalising_deviation",
+    "one_pass_and_votes",
     "probabilities_of",
     "recorded_spec",
     "refuse_lipschitz",
+    "require_head",
     "save",
     "save_onnx",
     "serialise",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -180,6 +180,15 @@ class Certificates(Radii):
     def one_pass_probabilities(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:
         """The probabilities of these classes (images,) in one pass."""
         return np.asarray(np.take_along_axis(self.clean_probabilities, classes[:, None], 1)[:, 0])
+
+    def with_one_pass(self, probabilities: NDArray[np.float64]) -> Self:
+        """The certificates beside other one-pass probabilities (images, classes), such as those of a head."""
+        require(
+            probabilities.shape == self.clean_probabilities.shape,
+            f"`probabilities`: expected {self.clean_probabilities.shape}, got {probabilities.shape}; use those of the "
+            "certified images",
+        )
+        return replace(self, clean_probabilities=probabilities, clean_classes=probabilities.argmax(1))
 
     @classmethod
     def read(cls, directory: Path) -> Self:

@@ -61,8 +61,10 @@ class Prediction:
     basis: BasisKind | None = None
     """What the L-bound rests on: an exact average, which nothing checks."""
     one_pass_radius: float | None = None
-    """Calibrated L2 radius of the average, for the class of one pass; 0 claims nothing."""
+    """Calibrated L2 radius of the average, for the class of one pass, or for ``one_pass_class``; 0 claims nothing."""
     one_pass_basis: str | None = None
+    one_pass_class: int | None = None
+    """The class of the average, as a head predicts it; None if the calibration has no head."""
     certified_radius: float | None = None
     """Deterministic L2 radius of the network; 0 claims nothing. None unless it is Lipschitz by construction."""
     certified_basis: BasisKind | None = None
