@@ -9,6 +9,7 @@ import pytest
 from heatsmooth.errors import InputError
 from heatsmooth.results.audit import Agreement, AuditResult, Broken, VerdictKind
 from heatsmooth.results.comparison import Comparison, Measure, MethodFigures, Timing
+from heatsmooth.results.proof_audit import read_audit
 from heatsmooth.results.run_info import RunInfo
 from heatsmooth.results.schema import to_json
 from heatsmooth.results.training import TrainingResult
@@ -16,7 +17,7 @@ from heatsmooth.results.training import TrainingResult
 RESULTS = Path(__file__).parents[1] / "results"
 READERS = {
     "run*.json": lambda path: to_json(RunInfo.read(path)),
-    "audit.json": lambda path: to_json(AuditResult.read(path.parent)),
+    "audit.json": lambda path: to_json(read_audit(path.parent)),
     "comparison.json": lambda path: Comparison.read(path).to_json(),
     "timing.json": lambda path: to_json(Timing.read(path)),
 }
