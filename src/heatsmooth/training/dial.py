@@ -46,6 +46,9 @@ RANGE = (1 / 64, 32.0)
 FARTHEST = 1.5
 """How far beyond the student's weights the last correction may go."""
 HALVINGS = 7
+SLACK = 0.005
+"""A student that misses the share by at most this much, and by at most one standard error of the measurement, is not
+moved back towards the teacher: it would lose most of its robustness."""
 LEAST, MOST = 60, 10_000
 """Held-out images that are needed, and that are used."""
 ERROR = 0.05
@@ -190,35 +193,39 @@ def _numbers(network: nn.Module) -> dict[str, Tensor]:
 def corrected(student: nn.Module, teacher: nn.Module, held_out: HeldOut, keep: float) -> Kept:
     """Move the student on the line through the teacher's weights so that it keeps this share; what it keeps then.
 
-    Running statistics of batch norm move with the weights. The agreement falls along the line, from 1 at the teacher.
-    The farthest point is chosen that bisection finds to keep the share, at most ``FARTHEST``.
+    Running statistics of batch norm move with the weights. The agreement is 1 at the teacher, and may be flat between
+    the two. The farthest point is chosen that bisection finds to keep the share, at most ``FARTHEST``; a student that
+    misses it by less than the error of the measurement (``SLACK``) stays where it is.
     """
     start, end = _numbers(teacher), {name: tensor.clone() for name, tensor in _numbers(student).items()}
     own = _numbers(student)
 
-    def keeps(factor: float) -> bool:
+    def agreement(factor: float) -> float:
         for name, tensor in own.items():
             tensor.copy_(torch.lerp(start[name].to(tensor), end[name], factor))
-        return held_out.agreement(student, held_out.steering) >= keep
+        return held_out.agreement(student, held_out.steering)
 
-    factor = _farthest(keeps)
-    keeps(factor)
+    slack = min(SLACK, math.sqrt(keep * (1 - keep) / len(held_out.steering)))
+    factor = _farthest(agreement, keep, slack)
+    agreement(factor)
     measuring = held_out.measuring
     share = held_out.agreement(student, measuring)
     low, high = clopper_pearson(round(share * len(measuring)), len(measuring), ERROR)
     return Kept(keep, share, float(low), float(high), len(measuring), factor)
 
 
-def _farthest(keeps: Callable[[float], bool]) -> float:
-    """The largest number up to ``FARTHEST`` that ``keeps``, by bisection.
+def _farthest(agreement: Callable[[float], float], keep: float, slack: float) -> float:
+    """The largest number up to ``FARTHEST`` with this agreement, by bisection; 1 if it has it up to ``slack``.
 
-    >>> round(_farthest(lambda factor: factor < 0.3), 2), _farthest(lambda factor: True)
+    >>> round(_farthest(lambda factor: 1 - factor, 0.7, 0.01), 2), _farthest(lambda factor: 1.0, 0.7, 0.01)
     (0.3, 1.5)
+    >>> _farthest(lambda factor: 0.695, 0.7, 0.01)
+    1.0
     """
-    if keeps(FARTHEST):
+    if agreement(FARTHEST) >= keep:
         return FARTHEST
-    low, high = (1.0, FARTHEST) if keeps(1.0) else (0.0, 1.0)
+    low, high = (1.0, FARTHEST) if agreement(1.0) >= keep - slack else (0.0, 1.0)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
+        low, high = (middle, high) if agreement(middle) >= keep else (low, middle)
     return low
