@@ -57,7 +57,12 @@ def main() -> None:
                 all(record[key] == value for key, value in wanted.items()) for record in read_records(options.out)
             ):
                 records.append(wanted | measured(teacher, train, test, keep, options) | provenance())
-    for record in read_records(options.out):
+    found = read_records(options.out)
+    first = found[0]
+    print(
+        f"{first['hardware']['cpu']}, torch {first['versions']['torch']}, commit {first['commit']}, seed {first['seed']}"
+    )
+    for record in found:
         report(record)
 
 
