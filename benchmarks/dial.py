@@ -59,9 +59,8 @@ def main() -> None:
                 records.append(wanted | measured(teacher, train, test, keep, options) | provenance())
     found = read_records(options.out)
     first = found[0]
-    print(
-        f"{first['hardware']['cpu']}, torch {first['versions']['torch']}, commit {first['commit']}, seed {first['seed']}"
-    )
+    versions = f"{first['hardware']['cpu']}, torch {first['versions']['torch']}"
+    print(f"{versions}, commit {first['commit']}, seed {first['seed']}")
     for record in found:
         report(record)
 
