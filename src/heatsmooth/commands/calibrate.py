@@ -30,7 +30,8 @@ class Attack:
     under_attack: float | None = None
     """Make a radius that holds for images changed within this L2 distance ρ."""
     passes: int = 1
-    """Noisy passes per new image; more than half of them must agree. More passes keep more of the radius."""
+    """Noisy passes per new image; more than half of them must agree. Five keep more of the radius than one; two can
+    keep less."""
     noise: float | None = None
     """Standard deviation of their noise (default: ρ, for several passes ρ/2, but from σ/4 to σ)."""
     noise_samples: int = 1000
