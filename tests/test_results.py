@@ -24,8 +24,10 @@ READERS = {
 
 
 def without_format(value: Any) -> Any:
+    """None is the same as left out: a run of an installed package has no commit."""
     if isinstance(value, dict):
-        return {key: without_format(held) for key, held in value.items() if key not in ("format", "networks")}
+        held = {key: without_format(held) for key, held in value.items() if key not in ("format", "networks")}
+        return {key: value for key, value in held.items() if not (key == "commit" and value is None)}
     return value
 
 
