@@ -4,6 +4,8 @@
     python benchmarks/proven_attacks.py --from RUN --data cifar10 --data-root DIR --out attacks.jsonl [--images 1000]
 
 Repeating the command continues it: there is one record per image and attack. Images without a radius are left out.
+For several cores, one process each with its own --shard 1/2, 2/2 and --out; then the same command without --shard reads
+the files that were put together.
 Gradients are of a float32 pass. A candidate counts as a break if it is within the radius, in double precision, and the
 network as it is deployed gives it another class. Judged are, per image and attack, every candidate whose float32 margin
 is nearly used up, and the one with the smallest margin. A control attacks the same images at a multiple of the radius,
@@ -88,6 +90,7 @@ def main() -> None:
     parser.add_argument("--attacks", default="PGD,DDN,APGD")
     parser.add_argument("--control", type=float, default=4.0, help="multiple of the radius")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shard", default="1/1", help="every Nth of the images with a radius, from the Ith on")
     parser.add_argument("--out", type=Path, default=Path("proven-attacks.jsonl"))
     chosen = parser.parse_args()
     model = load_model(chosen.source).requires_grad_(False)
@@ -96,7 +99,9 @@ def main() -> None:
     facts = provenance()
     print(f"{facts['hardware']['cpu']}, {torch.get_num_threads()} threads, torch {facts['versions']['torch']}")
     print(f"commit {facts['commit']}; {len(images)} images of {images.name}, {chosen.source}")
+    first, every = map(int, chosen.shard.split("/"))
     target = certified(model, images)
+    target = part(target, torch.arange(first - 1, len(target.radii), every))
     print(f"{len(target.radii)} with a radius, median {float(target.radii.median()):.4f}")
     kinds = {"PGD": limited(pgd, chosen.steps), "DDN": limited(ddn, chosen.steps)}
     for name in chosen.attacks.split(","):
