@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from heatsmooth.certification.certificates import next_samples
 from heatsmooth.certification.settings import Budget, Settings
 from heatsmooth.certification.spending import Account
 from heatsmooth.certification.stopping import LEAST_CHANCE, MOST_PER_RADIUS, chance
@@ -26,6 +25,7 @@ from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.rounds import Draws, Round
 from heatsmooth.runs import provenance
 from heatsmooth.statistics.bounds import Flags, Floats, Integers, clopper_pearson_lower, randomised_lower
+from heatsmooth.statistics.looks import next_look
 from heatsmooth.statistics.mixtures import KNOTS, Prior, fitted_prior
 from heatsmooth.statistics.sequences import anytime_exceeds, stopped_lower
 
@@ -33,7 +33,7 @@ RADII = (0.1, 0.25, 0.5)
 N = 10_000
 METHODS = ("bootcamp", "gaussian", "paper-imagenet")
 CHUNK = 50
-EARLIER = 3.0
+EARLIER = 4.0
 """Another ``MOST_PER_RADIUS``, for comparison."""
 LOST = 0.005
 """Certified accuracy that may be lost at each radius."""
@@ -108,7 +108,7 @@ def adaptive(
                 count[active[rows]], n, settings, representative, most_per_radius
             )
         active = active[~stop & (n < settings.n)]
-        more = min(next_samples(n), settings.n - n)
+        more = min(next_look(n), settings.n - n)
         n += more
     return Outcome(1 + used.mean(), (reached & images.correct[:, None]).mean(0))
 
@@ -118,9 +118,8 @@ def decided(count: Floats, n: int, settings: Settings, one_pass: float, most_per
     levels, alpha = settings.levels, settings.alpha
     if settings.mixes:
         mixture = settings.mixture(one_pass)
-        capitals = mixture.log_capitals(count, n)
         stop = mixture.gain(count, n, alpha) < 1 / (most_per_radius * settings.n)
-        return np.asarray(stop), np.logical_and.accumulate(capitals >= np.log(1 / alpha), -1)
+        return np.asarray(stop), mixture.excludes(count, n, alpha)
     if n == settings.n:
         return np.ones(len(count), dtype=bool), stopped_lower(count, n, alpha, most=n)[:, None] >= np.array(levels)
     reached = anytime_exceeds(count[:, None], n, alpha / 2, np.array(levels))
@@ -175,9 +174,10 @@ def tables(results: Path, replays: int) -> None:
             print(f"{method}, seed {seed}: fixed n = {N} certifies {' '.join(f'{100 * a:.1f} %' for a in fixed)}")
             many = images.repeated(replays)
             for name, settings, most in (
-                ("beta (before)", replace(base, sequence="beta"), MOST_PER_RADIUS),
-                ("mixture", base, MOST_PER_RADIUS),
-                ("mixture, fitted prior", replace(base, prior=prior), MOST_PER_RADIUS),
+                ("beta", replace(base, sequence="beta"), MOST_PER_RADIUS),
+                ("mixture", replace(base, sequence="mixture"), MOST_PER_RADIUS),
+                ("exact", base, MOST_PER_RADIUS),
+                ("exact, fitted prior", replace(base, prior=prior), MOST_PER_RADIUS),
                 ("the same, gives up earlier", replace(base, prior=prior), EARLIER),
             ):
                 outcome = adaptive(many, settings, rng, most)
@@ -217,9 +217,10 @@ def violations(runs: int, prior: Prior) -> None:
     wrong = Prior(weights=(tuple(np.exp(-3 * np.abs(KNOTS - 4)) + 1e-4),))
     print(f"False certificates in {runs} runs of {N} samples, for any stopping: at most α = {base.alpha} is allowed")
     for name, settings in {
-        "no prior": base,
-        "fitted prior": replace(base, prior=prior),
-        "prior that expects p ≈ 1": replace(base, prior=wrong),
+        "mixture": replace(base, sequence="mixture"),
+        "exact": base,
+        "exact, fitted prior": replace(base, prior=prior),
+        "exact, expects p ≈ 1": replace(base, prior=wrong),
     }.items():
         for level in base.levels:
             shares = []
@@ -277,8 +278,8 @@ def budgeted(images: Replayed, settings: Settings, budget: int, rng: np.random.G
     reached = np.zeros((len(images.p), len(RADII)), dtype=bool)
     for index, drawn in account.images.items():
         hits, misses = drawn.tallies["estimation"].counts
-        capitals = settings.mixture(float(images.one_pass[index])).log_capitals(hits, hits + misses)
-        reached[index] = np.logical_and.accumulate(capitals >= np.log(1 / settings.alpha))
+        mixture = settings.mixture(float(images.one_pass[index]))
+        reached[index] = mixture.excludes(hits, hits + misses, settings.alpha)
     return (reached & images.correct[:, None]).mean(0), reached.mean(0), account.samples
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from heatsmooth import InputError
-from heatsmooth.certification.settings import Settings
+from heatsmooth.certification.settings import Sequence, Settings
 from heatsmooth.statistics.bounds import clopper_pearson_lower, randomised_lower
 from heatsmooth.statistics.mixtures import KNOTS, Mixture, Prior, fitted_prior, mixture_of
 from tests.test_sequences import chance_of_ever_being_wrong
@@ -14,26 +14,34 @@ CERTAIN = tuple((np.exp(-3 * np.abs(KNOTS - 4)) + 1e-4).tolist())
 """The weights of a prior that expects p ≈ 1."""
 
 
+@pytest.mark.parametrize(("most", "exact"), [(50, False), (130, True)], ids=["mixture", "exact"])
 @pytest.mark.parametrize("weights", [Prior().weights[0], CERTAIN], ids=["even", "certain"])
-def test_bounds_are_ever_wrong_with_probability_alpha_at_most_for_any_prior(weights: tuple[float, ...]) -> None:
-    """At every p around each level, exactly, for a look after every sample."""
-    alpha, most = 0.05, 50
-    mixture = Mixture(LEVELS, weights, most)
+def test_bounds_are_ever_wrong_with_probability_alpha_at_most_for_any_prior(
+    weights: tuple[float, ...], most: int, exact: bool
+) -> None:
+    """At every p around each level, exactly, for a look after every sample: also between the planned looks."""
+    alpha = 0.05
+    mixture = Mixture(LEVELS, weights, most, exact)
     lower = {n: mixture.lower(np.arange(n + 1), np.full(n + 1, n), alpha) for n in range(1, most + 1)}
     around = [level + step for level in LEVELS for step in (-0.05, -0.001, 0.0, 0.001, 0.05)]
     chances = [
         chance_of_ever_being_wrong({n: bound > p for n, bound in lower.items()}, p) for p in (0.3, *around, 0.97)
     ]
     assert max(chances) <= alpha
-    assert weights != Prior().weights[0] or max(chances) > alpha / 5, "the test can fail"
+    least = 0.6 if exact else 0.2
+    assert weights != Prior().weights[0] or max(chances) > least * alpha, "the test can fail"
 
 
-def test_every_asked_radius_that_is_decided_is_certified() -> None:
-    settings = Settings(0.25, adaptive=True, radii=(0.5, 0.1, 0.25))
+@pytest.mark.parametrize("sequence", ["exact", "mixture"])
+def test_every_asked_radius_that_is_decided_is_certified(sequence: Sequence) -> None:
+    settings = Settings(0.25, adaptive=True, radii=(0.5, 0.1, 0.25), sequence=sequence)
     assert list(settings.levels) == sorted(settings.levels)
     mixture = settings.mixture(0.9)
     count, n = np.arange(401), np.full(401, 400)
-    reached = mixture.log_capitals(count, n) >= np.log(1 / settings.alpha)
+    reached = mixture.excludes(count, n, settings.alpha)
+    above = mixture.log_capitals(count, n) >= np.log(1 / settings.alpha)
+    assert (reached >= above).all()
+    assert (reached == above).all() == (sequence == "mixture"), "exact thresholds are lower than 1/α"
     lower = mixture.lower(count, n, settings.alpha)
     assert ((lower[:, None] >= np.array(settings.levels)) == reached).all()
     assert reached.any(0).all()

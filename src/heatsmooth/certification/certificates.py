@@ -26,6 +26,7 @@ from heatsmooth.noise import fill_noise, mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate, Certificates, Counted
 from heatsmooth.results.deterministic import NetworkCertificates
+from heatsmooth.statistics.looks import next_look
 
 
 def certify_image(settings: Settings, label: int | None = None) -> Procedure[dict[str, Tally]]:
@@ -47,13 +48,8 @@ def certify_image(settings: Settings, label: int | None = None) -> Procedure[dic
     one_pass = float(tallies[CLEAN].sums[selected])
     while settings.adaptive and not stopping.may_stop(tallies["estimation"], selected, settings, one_pass):
         done = tallies["estimation"].n
-        tallies["estimation"] = yield Ask("estimation", min(next_samples(done), settings.n - done))
+        tallies["estimation"] = yield Ask("estimation", min(next_look(done), settings.n - done))
     return tallies
-
-
-def next_samples(done: int) -> int:
-    """How many samples adaptive sampling takes before it looks again, after so many."""
-    return max(CHUNK, done // 20 // CHUNK * CHUNK)
 
 
 def selected_class(tallies: dict[str, Tally]) -> int:

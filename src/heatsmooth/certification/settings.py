@@ -14,7 +14,7 @@ from heatsmooth.statistics.mixtures import Mixture, Prior, mixture_of
 from heatsmooth.statistics.noises import Smoothing
 
 SAMPLING = {"group": "Sampling"}
-Sequence = Literal["mixture", "beta"]
+Sequence = Literal["exact", "mixture", "beta"]
 MOST_LIKELY = 1 - 1e-9
 """No number of samples in practice shows that a class is more probable than this."""
 MARGIN = 1e-8
@@ -40,11 +40,12 @@ class Settings:
     """Stop sampling an image once its radius is decided. Only for one-sided top-1 certificates."""
     radii: tuple[float, ...] = ()
     """With `adaptive`: radii to decide, as 0.25,0.5. Without them, the radius is found up to the tolerance."""
-    sequence: Sequence = field(default="mixture", metadata=SAMPLING)
-    """With `adaptive` and `radii`: which bounds hold at all times. Mixture needs fewer samples to decide these radii.
-    Beta bounds every radius, and was the only one before."""
+    sequence: Sequence = field(default="exact", metadata=SAMPLING)
+    """With `adaptive` and `radii`: which bounds hold whenever sampling stops. Exact needs the fewest samples to decide
+    these radii. Mixture is the same with a bound of its error probability instead of the computed one. Beta bounds
+    every radius. Both were the default before."""
     prior: Prior | None = field(default=None, metadata={"option": False})
-    """For mixture: what is expected of the images before sampling, fitted on other images. None: nothing."""
+    """For exact and mixture: what is expected of the images before sampling, fitted on other images. None: nothing."""
     tolerance: float = field(default=0.05, metadata=SAMPLING)
     """With `adaptive`: tolerance of the radius. Sampling stops when more samples would probably add at most this
     much."""
@@ -114,7 +115,7 @@ class Settings:
     @property
     def mixes(self) -> bool:
         """Whether the capitals of ``statistics.mixtures`` decide the radii."""
-        return self.adaptive and bool(self.radii) and self.sequence == "mixture"
+        return self.adaptive and bool(self.radii) and self.sequence != "beta"
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -126,7 +127,7 @@ class Settings:
     def mixture(self, one_pass: float) -> Mixture:
         """The capitals for an image whose class has this probability in one pass."""
         prior = self.prior or Prior()
-        return mixture_of(prior, int(prior.groups(one_pass)), self.levels, self.n)
+        return mixture_of(prior, int(prior.groups(one_pass)), self.levels, self.n, self.sequence == "exact")
 
     @property
     def basis(self) -> Basis:

@@ -19,7 +19,6 @@ from heatsmooth.certification.certificates import (
     Drawn,
     certificate,
     counted_of,
-    next_samples,
     prepared,
     selected_class,
     shown_probabilities,
@@ -32,6 +31,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate
 from heatsmooth.results.rounds import Draws, Round
 from heatsmooth.statistics.bounds import Integers
+from heatsmooth.statistics.looks import next_look
 from heatsmooth.statistics.mixtures import Mixture
 
 ROUND_SHARE, LEAST_ROUND = 25, 40
@@ -105,7 +105,7 @@ class Account:
         asked: dict[int, int] = {}
         for index in hopeful[: max(LEAST_ROUND, len(self.images) // ROUND_SHARE)]:
             done = self.images[index].tallies["estimation"].n
-            more = min(next_samples(done), self.settings.n - done, left)
+            more = min(next_look(done), self.settings.n - done, left)
             left -= more
             if more > 0:
                 asked[index] = more
@@ -126,7 +126,8 @@ class Task:
         """Refuse what cannot be done within the budget."""
         settings, count = self.settings, len(self.positions)
         require(
-            settings.mixes, "`budget`: expected `radii` and `sequence` mixture beside it, got others; name the radii"
+            settings.mixes,
+            "`budget`: expected `radii` and `sequence` exact or mixture beside it, got others; name the radii",
         )
         more = self.sampling.means or self.sampling.clever > 0
         require(not more, "`budget`: expected no `means` or `clever` beside it, got both; leave one out")

@@ -21,7 +21,7 @@ LEAST_CHANCE = 0.05
 samples so far. This loses some certificates and makes none invalid."""
 
 
-MOST_PER_RADIUS = 12.0
+MOST_PER_RADIUS = 8.0
 """A mixture gives up on the radii of an image that are expected to take more than this times n samples each. Chosen so
 that about half a point of certified accuracy is lost (``benchmarks/fewer_samples.py``)."""
 

@@ -3,11 +3,14 @@
 A capital per asked level of probability t bets that the true p is above t. It is a mixture of likelihood ratios over
 q > t, so a supermartingale for every p ≤ t, whatever the weights of the mixture. By Ville's inequality it reaches 1/α
 at some time with probability at most α. A prior that fits saves samples; one that does not fit only costs samples.
+
+If the looks at the counts are known beforehand, the capital need not reach 1/α: ``looks`` computes the lowest threshold
+that it reaches at one of them with probability at most α.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +18,7 @@ from scipy import special
 
 from heatsmooth.errors import require
 from heatsmooth.statistics.bounds import Flags, Floats, Integers, largest_true, sum_of_probabilities
+from heatsmooth.statistics.looks import exact_threshold, looks_until
 
 KNOTS = np.linspace(-4.0, 5.0, 37)
 """Values of z = Φ⁻¹(p) at which a prior has its weights."""
@@ -25,6 +29,8 @@ DOUBT = 0.1
 MOST_GROUPS, GROUP_SIZE = 6, 30
 BLUR = 0.25
 """Standard deviation, in z, by which a fitted prior is smoothed."""
+BETWEEN = 0.1
+"""Share of α for bounds between and above the asked levels, where the others are exact."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ class Mixture:
     weights: tuple[float, ...]
     """The row of ``Prior.weights``."""
     most: int
+    exact: bool = False
+    """Whether thresholds are computed for the looks of ``looks_until(most)``, instead of 1/α."""
 
     @cached_property
     def _bets(self) -> list[tuple[float, Points]]:
@@ -148,11 +156,26 @@ class Mixture:
     def log_capitals(self, count: ArrayLike, n: ArrayLike) -> Floats:
         """ln M per image and level, (images, levels): M ≥ 1/α at any time excludes p ≤ level."""
         a, samples = sum_of_probabilities(count, n)
-        columns = [
-            _log_sum(points.log_likelihoods(a, samples)) - a * np.log(level) - (samples - a) * np.log1p(-level)
-            for level, points in self._bets
-        ]
-        return np.stack(columns, -1)
+        return np.stack([_log_capital(a, samples, level, points) for level, points in self._bets], -1)
+
+    def thresholds(self, alpha: float) -> Floats:
+        """The ln M that excludes p ≤ level, (levels,)."""
+        if not self.exact:
+            return np.full(len(self.levels), np.log(1 / alpha))
+        return np.array(_exact_thresholds(self, (1 - BETWEEN) * alpha))
+
+    def excludes(self, count: ArrayLike, n: ArrayLike, alpha: float) -> Flags:
+        """Whether p ≤ level is excluded, (images, levels), ascending: none without those below it.
+
+        The first level that is not below p is excluded with probability at most ``alpha``, and none above it without
+        it. With exact thresholds, samples up to the next look count as failures. If that excludes a level, so does the
+        look.
+        """
+        a, samples = sum_of_probabilities(count, n)
+        if self.exact:
+            looks = np.array(looks_until(self.most), dtype=np.float64)
+            samples = looks[np.searchsorted(looks, samples).clip(max=len(looks) - 1)]
+        return np.logical_and.accumulate(self.log_capitals(a, samples) >= self.thresholds(alpha), -1)
 
     def lower(self, count: ArrayLike, n: ArrayLike, alpha: float) -> Floats:
         """The p_n with P(success) ≥ p_n for all n at once, except with probability ``alpha``; (images,).
@@ -161,8 +184,15 @@ class Mixture:
         the last one with those of the last level that are above p. Both capitals fall as p grows, so the p that are
         excluded between two levels are an interval. p_n is the end of those that are excluded without a gap from 0 on.
         A true p below p_n was excluded itself, for which Ville's inequality gives the probability.
+
+        With exact thresholds this bound gets a tenth of ``alpha``, and the levels get the rest.
         """
         a, samples = sum_of_probabilities(count, n)
+        if self.exact:
+            excluded = self.excludes(a, samples, alpha).sum(-1)
+            reached = np.concatenate([[0.0], self.levels])[excluded]
+            between = replace(self, exact=False).lower(a, samples, BETWEEN * alpha)
+            return np.asarray(np.maximum(reached, between))
         bound, unbroken = np.zeros_like(a), np.ones(a.shape, dtype=bool)
         for level, points in self._bets:
             excluded = _excluded(a, samples, alpha, points.log_likelihoods(a, samples))
@@ -182,15 +212,16 @@ class Mixture:
         """How many more levels per sample further sampling is expected to exclude, (images,); 0 if none is left.
 
         For each level: the largest, over a horizon H, of P(T ≤ H) / E[min(T, H)]. T is the time that the capital still
-        needs to reach 1/α if it grows by KL(q, level) per sample, and q is drawn from the prior given the samples so
-        far. The largest of these over the levels is the gain. It decides what is sampled, never what is claimed.
+        needs to reach its threshold if it grows by KL(q, level) per sample, and q is drawn from the prior given the
+        samples so far. The largest of these over the levels is the gain. It decides what is sampled, never what is
+        claimed.
         """
         a, samples = sum_of_probabilities(count, n)
         posterior = self._prior.log_likelihoods(a, samples)
         posterior = np.exp(posterior - posterior.max(-1, keepdims=True))
         posterior /= posterior.sum(-1, keepdims=True)
-        missing = np.log(1 / alpha) - self.log_capitals(a, samples)
-        reached, best = np.logical_and.accumulate(missing <= 0, -1), np.zeros_like(a)
+        missing = self.thresholds(alpha) - self.log_capitals(a, samples)
+        reached, best = self.excludes(a, samples, alpha), np.zeros_like(a)
         left = (self.most - samples)[..., None]
         for column, (above, divergences) in enumerate(self._above):
             if reached[..., column].all():
@@ -205,9 +236,25 @@ class Mixture:
 
 
 @cache
-def mixture_of(prior: Prior, group: int, levels: tuple[float, ...], most: int) -> Mixture:
+def mixture_of(prior: Prior, group: int, levels: tuple[float, ...], most: int, exact: bool = False) -> Mixture:
     """The mixture of a group of images; made once."""
-    return Mixture(levels, prior.weights[group], most)
+    return Mixture(levels, prior.weights[group], most, exact)
+
+
+@cache
+def _exact_thresholds(mixture: Mixture, alpha: float) -> tuple[float, ...]:
+    """Per level; computed once, in about a second."""
+    looks = looks_until(mixture.most)
+    return tuple(
+        exact_threshold(partial(_log_capital, level=level, points=points), looks, level, alpha)
+        for level, points in mixture._bets
+    )
+
+
+def _log_capital(count: Floats | Integers, n: Floats | Integers, level: float, points: Points) -> Floats:
+    a, samples = np.asarray(count, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    whole = _log_sum(points.log_likelihoods(a, samples))
+    return np.asarray(whole - a * np.log(level) - (samples - a) * np.log1p(-level))
 
 
 def _log_sum(terms: Floats) -> Floats:
