@@ -5,8 +5,10 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -189,16 +191,36 @@ def test_a_head_learns_the_votes(certified: Path, tmp_path: Path, capsys: pytest
     (row,) = json.loads(capsys.readouterr().out)["predictions"]
     assert row["one_pass_class"] == rows[0]["class"]
     assert row["one_pass_radius"] <= rows[0]["radius"] + 1e-9
+    _check_exported(out, tmp_path, rows)
     (out / "votes.safetensors").unlink()
     for wrong, message in (
         (f"predict --from {out} {tmp_path}/a.png", "expected a file of weights, got no such file"),
-        (f"export --from {out} --sigma 0.25 --out {tmp_path}/m.onnx", "expected a calibration without --learn-votes"),
+        (f"export --from {out} --sigma 0.25 --out {tmp_path}/m.onnx", "expected a file of weights, got no such file"),
         (f"{calibrate} {quick} --learn-votes fashion-mini --under-attack 0.1 --out {tmp_path}/b", "choose one"),
         (f"{calibrate} --vote-samples 3 --out {tmp_path}/b", "name unlabelled images"),
         (f"{calibrate} --data-root {tmp_path} --out {tmp_path}/b", "reading images again"),
     ):
         assert run(wrong.split()) == 2
         assert message in capsys.readouterr().err
+
+
+def _check_exported(calibrated: Path, folder: Path, rows: list[dict[str, Any]]) -> None:
+    """The file, and a published copy, give the class and radius of ``one-pass``, and say whose they are."""
+    assert run(f"push --from {calibrated} --to {folder}/published --quiet".split()) == 0
+    images = load_images("fashion-mini", "test").images(torch.arange(3)).numpy()
+    for source in (calibrated, folder / "published"):
+        file = folder / f"{source.name}.onnx"
+        assert run(f"export --from {source} --sigma 0.25 --out {file} --quiet".split()) == 0
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        assert names == ["probabilities", "class", "votes", "class_of_average", "l_bound", "calibrated_radius"]
+        found = dict(zip(names, session.run(None, {"images": images}), strict=True))
+        assert found["class_of_average"].tolist() == [row["class"] for row in rows]
+        np.testing.assert_allclose(found["calibrated_radius"], [row["radius"] for row in rows], rtol=1e-5)
+        np.testing.assert_allclose(found["votes"].sum(1), 1, rtol=1e-5)
+        facts = session.get_modelmeta().custom_metadata_map
+        assert facts["class_of_average.subject"] == facts["calibrated_radius.subject"] == "average"
+        assert facts["votes.basis"] == "one pass, predicted by a head"
 
 
 def test_calibration_images_are_not_learnt_from(certified: Path, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import heatsmooth as hs
-from heatsmooth import exporting as export
 from heatsmooth.calibration import Calibration
 from heatsmooth.commands.line import run
 from heatsmooth.exporting import OnePassNetwork, export_onnx
+from heatsmooth.exporting import file as export
 from heatsmooth.models import load, model_hash, save
 from tests.conftest import Linear, tiny_classifier
 

@@ -76,7 +76,7 @@ class _ResidualPass(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         hidden, weight, back = ctx.saved_tensors
         half, gradient = weight.shape[-1] // 2, gradients[0].contiguous(memory_format=LAST)
-        through = F.conv2d(gradient, weight, padding=half).mul_(hidden > 0)
+        through = torch.ops.aten.threshold_backward(F.conv2d(gradient, weight, padding=half), hidden, 0)
         return F.conv2d(through, back, padding=half).add_(gradient), None, None, None
 
 

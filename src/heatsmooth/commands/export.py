@@ -36,8 +36,8 @@ class ExportSummary:
 class Export(Command):
     """Write the one-pass network as ONNX: probabilities, class, L-bound and, if calibrated, the calibrated radius.
 
-    A radius that holds under attack cannot be exported: its secret noise has no source in the file. Nor can one that
-    was calibrated with --learn-votes, so far.
+    After calibrate --learn-votes, the file also has the predicted votes and the class of the average that the radius is
+    for. A radius that holds under attack cannot be exported: its secret noise has no source in the file.
     The file of a network made by distill has its proven radius, and needs no --sigma.
     The file takes any number of images in [0, 1]. It is written only if onnxruntime agrees with the network to 1e-5.
 
@@ -55,7 +55,7 @@ class Export(Command):
         """Write and check the file."""
         import torch
 
-        from heatsmooth.commands.calibrated import ATTACK_FILE, read_calibration, refuse_head
+        from heatsmooth.commands.calibrated import ATTACK_FILE, read_calibration, read_head
         from heatsmooth.data.folder import USUAL_SIZE
         from heatsmooth.data.images import height_and_width
         from heatsmooth.exporting import export_onnx
@@ -75,12 +75,14 @@ class Export(Command):
             checked = torch.empty(0, model.spec.channels, *sides)
         else:
             checked = images.images(torch.arange(len(images)))
+        calibration = read_calibration(self.network.source, model)
         exported = export_onnx(
             model,
             out,
             checked,
             sigma=self.sigma,
-            calibration=refuse_head(read_calibration(self.network.source, model), "export"),
+            calibration=calibration,
+            head=read_head(self.network.source, model, calibration),
             facts={"architecture": model.spec.architecture},
             progress=progress,
         )

@@ -27,7 +27,7 @@ from heatsmooth.models.onnx_file import is_onnx, save_onnx
 from heatsmooth.models.probes import identify, is_known_as
 from heatsmooth.models.resnet import ResNet
 from heatsmooth.models.spec import NetworkSpec
-from heatsmooth.models.votes import VoteHead, one_pass_and_votes, require_head
+from heatsmooth.models.votes import VoteHead, observe, one_pass_and_votes, require_head
 
 __all__ = [
     "ARCHITECTURES",
@@ -58,6 +58,7 @@ __all__ = [
     "load_state",
     "model_hash",
     "normalising_deviation",
+    "observe",
     "one_pass_and_votes",
     "probabilities_of",
     "recorded_spec",

@@ -7,7 +7,7 @@ from heatsmooth.errors import InputError, first_line
 
 MARKER = "heatsmooth.json"
 """The file that tells such a folder or repository from others; it describes the network."""
-NEEDED = (MARKER, "model.safetensors", "run.json", "calibration.json")
+NEEDED = (MARKER, "model.safetensors", "run.json", "calibration.json", "votes.safetensors")
 """What a network is used with."""
 RECORDS = "records"
 PATTERNS = (*NEEDED, "README.md", f"{RECORDS}/*/*.json", f"{RECORDS}/*/*.jsonl")

@@ -2,7 +2,8 @@
 
     images (batch, channels, height, width), float32 in [0, 1]
       → probabilities (batch, classes), class (batch,), and radii (batch,): l_bound for a noise level,
-        calibrated_radius if calibrated, certified_radius if the network is Lipschitz by construction
+        calibrated_radius if calibrated, certified_radius if the network is Lipschitz by construction;
+        after calibrate --learn-votes also votes (batch, classes) and class_of_average (batch,)
 
 The metadata of the file state, for each output, which model it covers and what it rests on. The file is written only
 after onnxruntime, reading the same bytes, gave the same results as the network.
@@ -27,8 +28,9 @@ from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
 from heatsmooth.errors import InputError, first_line, require
+from heatsmooth.exporting.one_pass import OnePassNetwork
 from heatsmooth.models import (
-    DeterministicRadius,
+    VoteHead,
     check_independence,
     count_classes,
     identify,
@@ -48,14 +50,8 @@ RANDOM_IMAGES, SEED = 200, 0
 """Number of random images, uniform in [0, 1], that are part of every check, and their seed."""
 FIRST_BATCHES, BATCH = (1, 2, 7), 50
 """Batch sizes of the check: the first three batches, then all others."""
-BELOW = 1 - 2.0**-23
-"""A double times this is still smaller after rounding to float32: exported radii never exceed the computed ones."""
-EDGE = 1e-6
-"""How far a pixel may lie outside [0, 1], because of rounding, and still have a radius."""
 INVALID_PIXELS, HUGE_PIXEL = (math.nan, math.inf, -math.inf), 1e38
 """Pixels that have no radius."""
-LEVEL_MARGIN = 1 - 1e-12
-"""Levels of doubt are lowered by this factor, so that the order of a sum never enlarges a calibrated radius."""
 
 
 @dataclass(frozen=True)
@@ -71,61 +67,6 @@ class Exported:
     """Largest difference of a probability between the file and the network; at most ``TOLERANCE``."""
 
 
-class OnePassNetwork(nn.Module):
-    """Probabilities, class and radii from one pass of ``model``: those that it, ``sigma`` and ``calibration`` give.
-
-    Radii are L2 in [0, 1] pixels and rounded down. The L-bound covers the network, if it is exactly an average over
-    N(0, σ²I). The calibrated radius covers the average, see ``Calibration``. The certified radius covers the network,
-    see ``DeterministicRadius``. All are 0, which claims nothing, where a pixel is NaN or outside [0, 1] by more than
-    ``EDGE``, and where a logit is not finite.
-    """
-
-    slope: Tensor
-    below: Tensor
-    levels: Tensor
-    radii: Tensor
-
-    def __init__(self, model: nn.Module, *, sigma: float | None, calibration: Calibration | None = None) -> None:
-        super().__init__()
-        self.model, self.sigma, self.calibration = model, sigma, calibration
-        self.proven = DeterministicRadius(model) if is_lipschitz(model) else None
-        steps = torch.tensor([(math.inf, 0.0), *(calibration.steps if calibration else ())], dtype=torch.float64)
-        slope = torch.tensor([(sigma or 0.0) * math.sqrt(math.pi / 2)], dtype=torch.float64)
-        # As buffers, constants keep all digits in the file; with a dimension, the exporter keeps them near 0 and 1 too.
-        self.register_buffer("slope", slope * BELOW)
-        self.register_buffer("below", torch.tensor([BELOW], dtype=torch.float64))
-        self.register_buffer("levels", steps[:, 0] * LEVEL_MARGIN)
-        self.register_buffer("radii", (steps[:, 1] * BELOW).float())
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        logits = self.model(images)
-        probabilities = logits.softmax(1)
-        pixels = images.flatten(1)
-        inside = ((pixels >= -EDGE) & (pixels <= 1 + EDGE)).all(1)  # False for NaN
-        valid = inside & logits.isfinite().all(1)
-        predicted, *radii = self.conclusions(probabilities)
-        if self.proven is not None:
-            predicted = logits.argmax(1)
-            radii.append((self.proven(images, logits) * self.below).float())
-        return probabilities, predicted, *(torch.where(valid, radius, 0.0) for radius in radii)
-
-    def conclusions(self, probabilities: Tensor) -> tuple[Tensor, ...]:
-        """Class, and radii that follow from ``probabilities`` (batch, classes), each (batch,); 0 where one is NaN."""
-        predicted = probabilities.argmax(1)
-        if self.sigma is None:
-            return (predicted,)
-        exact = probabilities.double()
-        first, second = exact.topk(2, dim=1).values.unbind(1)
-        gap = first - second
-        bound = (self.slope * torch.where(gap > 0, gap, 0.0)).float()
-        if self.calibration is None:
-            return predicted, bound
-        others = torch.arange(exact.shape[1], device=exact.device) != predicted[:, None]
-        doubt = (exact * others).sum(1, keepdim=True)
-        level = ((doubt <= self.levels).sum(1) - 1).clamp_min(0)  # NaN is below no level, not even the infinite one
-        return predicted, bound, self.radii[level]
-
-
 def export_onnx(
     model: nn.Module,
     path: Path | str,
@@ -133,6 +74,7 @@ def export_onnx(
     *,
     sigma: float | None = None,
     calibration: Calibration | None = None,
+    head: VoteHead | None = None,
     facts: Mapping[str, str] | None = None,
     progress: Progress = silent,
 ) -> Exported:
@@ -146,21 +88,23 @@ def export_onnx(
     ``images``: (some, channels, height, width) in [0, 1]; they also fix the size of an image.
     ``sigma``: the noise level of the average, in [0, 1] pixels, for the L-bound. A network that is Lipschitz by
     construction needs none: its file has the output ``certified_radius``.
-    ``calibration``: adds the output ``calibrated_radius``; its σ must be ``sigma``, and it must have no head.
+    ``calibration``: adds the output ``calibrated_radius``; its σ must be ``sigma``.
+    ``head``: that of the calibration, if it has one; adds the outputs ``votes`` and ``class_of_average``.
     ``facts``: further metadata of the file.
     ``progress``: called as the work proceeds.
     """
     require(not is_onnx(model), "export: expected a PyTorch network, got an ONNX file; it is exported already")
     onnxruntime = _onnxruntime()
     _check_sigma(model, sigma, calibration)
-    require_head(calibration.head if calibration else None, None)
+    require_head(calibration.head if calibration else None, head)
     plain = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # missing in torch's stubs
     examples = _examples(images)
     classes = count_classes(plain, examples)
     require(classes >= 2, f"expected a network of at least 2 classes, got {classes}; export another network")
     check_independence(plain, examples[: max(FIRST_BATCHES)])
-    one_pass = OnePassNetwork(plain, sigma=sigma, calibration=calibration).eval()
+    own_head = None if head is None else copy.deepcopy(head).cpu().requires_grad_(False)
+    one_pass = OnePassNetwork(plain, sigma=sigma, calibration=calibration, head=own_head).eval()
     metadata = _metadata(model, tuple(images.shape[1:]), sigma, calibration) | dict(facts or {})
     outputs = tuple(key.removesuffix(".subject") for key in metadata if key.endswith(".subject"))
     progress("exporting", 0, 1)
@@ -168,7 +112,7 @@ def export_onnx(
     progress("exporting", 1, 1)
     session = _session(onnxruntime, content)
     difference = _check(session, one_pass, examples, progress)
-    _check_invalid_pixels(session, examples[0])
+    _check_invalid_pixels(session, examples[0], outputs)
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, content)
@@ -225,12 +169,15 @@ def _metadata(
         "images": f"(batch, {size}), float32 in [0, 1]; the normalisation is inside",
         "units": "sigma and radii: L2, pixels in [0, 1]",
     }
-    outputs = {"probabilities": "one pass", "class": "one pass"}
+    outputs = {"probabilities": ("network", "one pass"), "class": ("network", "one pass")}
+    if calibration is not None and calibration.head is not None:
+        metadata["head"] = calibration.head
+        outputs |= dict.fromkeys(("votes", "class_of_average"), ("average", "one pass, predicted by a head"))
     if sigma is not None:
         metadata["sigma"] = repr(float(sigma))
-        outputs["l_bound"] = BasisKind.EXACT_AVERAGE
-    for output, basis in outputs.items():
-        metadata |= {f"{output}.subject": "network", f"{output}.basis": basis}
+        outputs["l_bound"] = ("network", BasisKind.EXACT_AVERAGE)
+    for output, (subject, basis) in outputs.items():
+        metadata |= {f"{output}.subject": subject, f"{output}.basis": basis}
     if calibration is not None:
         metadata |= {
             "calibrated_radius.subject": calibration.subject,
@@ -300,20 +247,24 @@ def _check(session: Any, one_pass: OnePassNetwork, images: Tensor, progress: Pro
     for batch in batches:
         probabilities, *others = session.run(None, {"images": batch.numpy()})
         with torch.inference_mode():
-            logits = one_pass.model(batch)
-            conclusions = one_pass.conclusions(torch.from_numpy(probabilities))
+            logits, votes = one_pass.one_pass(batch)
             proven = None if one_pass.proven is None else one_pass.proven.parts(batch, logits)
-        expected = logits.softmax(1).numpy()
-        difference = float(np.abs(probabilities - expected).max())
+        differences, shares = [np.abs(probabilities - logits.softmax(1).numpy()).max()], probabilities
+        if one_pass.head is not None:
+            shares = others.pop(1)
+            differences.append(np.abs(shares - votes.softmax(1).numpy()).max())
+        difference = float(max(differences))
         require(
             difference <= TOLERANCE,
             f"export: expected probabilities within {TOLERANCE:g} of the network's, got a difference of "
             f"{difference:.3g} in a batch of {len(batch)}, so nothing was written; make the network deterministic",
         )
-        alike = proven is None or _is_proven(others.pop(), *proven)
+        alike = one_pass.head is None or bool((others.pop(1) == shares.argmax(1)).all())
+        alike = alike and (proven is None or _is_proven(others.pop(), *proven))
         limits = [] if one_pass.sigma is None else [l_bound(probabilities, sigma=one_pass.sigma)]
         if one_pass.calibration is not None:
-            limits.append(one_pass.calibration.radius(probabilities))
+            limits.append(one_pass.calibration.radius(shares))
+        conclusions = one_pass.conclusions(torch.from_numpy(probabilities), torch.from_numpy(shares))
         alike = alike and all(np.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(others, conclusions, strict=True))
         sound = all(bool((radius <= limit).all()) for radius, limit in zip(others[1:], limits, strict=True))
         require(
@@ -336,12 +287,12 @@ def _is_proven(exported: NDArray[np.float32], radii: Tensor, subtracted: Tensor)
     return near and bool((found <= radii + subtracted / 2).all())
 
 
-def _check_invalid_pixels(session: Any, image: Tensor) -> None:
+def _check_invalid_pixels(session: Any, image: Tensor, outputs: tuple[str, ...]) -> None:
     """Refuse a file that gives a positive radius to an image with an invalid pixel, or to one of huge pixels."""
     images = image.repeat(len(INVALID_PIXELS) + 1, 1, 1, 1)
     images[:-1, 0, 0, 0] = torch.tensor(INVALID_PIXELS)
     images[-1] = HUGE_PIXEL
-    _, _, *radii = session.run(None, {"images": images.numpy()})
+    radii = session.run([name for name in outputs if name.endswith(("radius", "bound"))], {"images": images.numpy()})
     require(
         all(bool((radius == 0).all()) for radius in radii),
         "export: expected radii of 0 for images with NaN, infinite or huge pixels, got others in onnxruntime, "
