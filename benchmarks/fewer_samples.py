@@ -25,7 +25,7 @@ from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.rounds import Draws, Round
 from heatsmooth.runs import provenance
 from heatsmooth.statistics.bounds import Flags, Floats, Integers, clopper_pearson_lower, randomised_lower
-from heatsmooth.statistics.looks import next_look
+from heatsmooth.statistics.looks import until_next_look
 from heatsmooth.statistics.mixtures import KNOTS, Prior, fitted_prior
 from heatsmooth.statistics.sequences import anytime_exceeds, stopped_lower
 
@@ -108,7 +108,7 @@ def adaptive(
                 count[active[rows]], n, settings, representative, most_per_radius
             )
         active = active[~stop & (n < settings.n)]
-        more = min(next_look(n), settings.n - n)
+        more = until_next_look(n, settings.n)
         n += more
     return Outcome(1 + used.mean(), (reached & images.correct[:, None]).mean(0))
 

@@ -11,7 +11,7 @@ from scipy import stats
 from heatsmooth.certification.sampling import CHUNK
 from heatsmooth.certification.settings import Settings
 from heatsmooth.statistics import looks
-from heatsmooth.statistics.looks import looks_until, next_look, reaching_probability
+from heatsmooth.statistics.looks import looks_until, reaching_probability, until_next_look
 
 
 def test_looks_come_after_whole_chunks_and_end_with_the_last_sample() -> None:
@@ -20,7 +20,8 @@ def test_looks_come_after_whole_chunks_and_end_with_the_last_sample() -> None:
     assert looks_until(30) == (30,)
     planned = np.array(looks_until(10_000))
     assert planned[-1] == 10_000
-    assert (np.diff(planned)[:-1] == [next_look(done) for done in planned[:-2].tolist()]).all()
+    assert (np.diff(planned) == [until_next_look(done, 10_000) for done in planned[:-1].tolist()]).all()
+    assert [until_next_look(done, 120) for done in (0, 30, 50, 119, 120)] == [50, 20, 50, 1, 0]
     assert (np.diff(planned) <= np.maximum(50, planned[:-1] / 50)).all()
 
 
@@ -58,3 +59,23 @@ def test_the_threshold_uses_up_alpha_and_no_more(alpha: float) -> None:
 
         assert chance(threshold) <= share * alpha < chance(threshold - 0.3)
         assert threshold < np.log(1 / alpha)
+
+
+def test_what_a_look_excluded_stays_excluded_until_the_next_look() -> None:
+    mixture = Settings(0.25, adaptive=True, radii=(0.1, 0.25, 0.5)).mixture(1.0)
+    for count, n in ((84, 100), (45, 50), (350, 350)):
+        at_look = mixture.excludes(count, n, 0.001)
+        assert at_look.any()
+        assert (mixture.excludes(count + np.arange(50), n + np.arange(50), 0.001) >= at_look).all(), "only successes"
+
+
+def test_more_samples_than_planned_exclude_nothing() -> None:
+    mixture = Settings(0.25, adaptive=True, radii=(0.1, 0.25)).mixture(1.0)
+    assert not mixture.excludes([9900, 20_000], [20_000, 20_000], 0.001).any()
+    assert mixture.excludes(10_000, 10_000, 0.001).all()
+
+
+def test_nothing_is_spent_on_a_radius_that_all_samples_cannot_prove() -> None:
+    within = Settings(0.25, n=1000, adaptive=True, radii=(0.25,))
+    beyond = Settings(0.25, n=1000, adaptive=True, radii=(0.25, 0.65))
+    assert within.mixture(1.0).gain(100, 100, 0.001) == beyond.mixture(1.0).gain(100, 100, 0.001) == 0

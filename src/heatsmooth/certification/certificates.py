@@ -26,7 +26,7 @@ from heatsmooth.noise import fill_noise, mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate, Certificates, Counted
 from heatsmooth.results.deterministic import NetworkCertificates
-from heatsmooth.statistics.looks import next_look
+from heatsmooth.statistics.looks import until_next_look
 
 
 def certify_image(settings: Settings, label: int | None = None) -> Procedure[dict[str, Tally]]:
@@ -48,7 +48,7 @@ def certify_image(settings: Settings, label: int | None = None) -> Procedure[dic
     one_pass = float(tallies[CLEAN].sums[selected])
     while settings.adaptive and not stopping.may_stop(tallies["estimation"], selected, settings, one_pass):
         done = tallies["estimation"].n
-        tallies["estimation"] = yield Ask("estimation", min(next_look(done), settings.n - done))
+        tallies["estimation"] = yield Ask("estimation", until_next_look(done, settings.n))
     return tallies
 
 

@@ -2,7 +2,7 @@
 
 Sampling goes in rounds. A round takes the images with the largest ``Mixture.gain``: how many more of the asked radii
 per sample are expected to be certified. The rule sees counts and one-pass probabilities, never labels. The certificates
-hold for any such rule, because the capital of each image holds at all times.
+hold for any such rule, because the capital of each image holds at all times up to n samples.
 """
 
 import math
@@ -31,7 +31,7 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificate
 from heatsmooth.results.rounds import Draws, Round
 from heatsmooth.statistics.bounds import Integers
-from heatsmooth.statistics.looks import next_look
+from heatsmooth.statistics.looks import until_next_look
 from heatsmooth.statistics.mixtures import Mixture
 
 ROUND_SHARE, LEAST_ROUND = 25, 40
@@ -105,7 +105,7 @@ class Account:
         asked: dict[int, int] = {}
         for index in hopeful[: max(LEAST_ROUND, len(self.images) // ROUND_SHARE)]:
             done = self.images[index].tallies["estimation"].n
-            more = min(next_look(done), self.settings.n - done, left)
+            more = min(until_next_look(done, self.settings.n), left)
             left -= more
             if more > 0:
                 asked[index] = more

@@ -72,7 +72,7 @@ class Calibrate(Command):
     --under-attack it does, and takes passes with secret noise: see `predict`. With --learn-votes the radius is
     for the class that a head predicts.
 
-    Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --out runs/calibrated
+    Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --epsilon 0.1 --out runs/calibrated
     """
 
     network: Network

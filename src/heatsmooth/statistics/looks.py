@@ -2,9 +2,10 @@
 
 Ville's inequality bounds how often a capital reaches a threshold at any time, for ever. Sampling here ends at a known n
 and is looked at after known numbers of samples, so the probability can be computed instead: count by count, from look
-to look. The threshold that uses up all of α is several times lower than 1/α.
+to look. The lowest threshold that keeps to α is up to several times lower than 1/α.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
 
@@ -23,18 +24,20 @@ ROUNDING = 1e-9
 """Share of α that is left for the rounding of the computed probabilities, which is far smaller."""
 
 
-def next_look(done: int) -> int:
-    """How many samples lie between the look after ``done`` samples and the next one."""
-    return max(FIRST, done // SHARE // FIRST * FIRST)
-
-
 @cache
 def looks_until(most: int) -> tuple[int, ...]:
     """After how many samples a test of at most ``most`` samples looks at its count, ascending."""
     looks = [min(FIRST, most)]
     while looks[-1] < most:
-        looks.append(min(most, looks[-1] + next_look(looks[-1])))
+        looks.append(min(most, looks[-1] + max(FIRST, looks[-1] // SHARE // FIRST * FIRST)))
     return tuple(looks)
+
+
+def until_next_look(done: int, most: int) -> int:
+    """How many samples are left until the first look after ``done`` samples, of at most ``most``; 0 after the last."""
+    looks = looks_until(most)
+    later = bisect_right(looks, done)
+    return looks[later] - done if later < len(looks) else 0
 
 
 def reaching_probability(looks: tuple[int, ...], least: Integers, p: float) -> float:

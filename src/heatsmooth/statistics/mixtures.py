@@ -168,17 +168,27 @@ class Mixture:
         """Whether p ≤ level is excluded, (images, levels), ascending: none without those below it.
 
         The first level that is not below p is excluded with probability at most ``alpha``, and none above it without
-        it. With exact thresholds, samples up to the next look count as failures. If that excludes a level, so does the
-        look.
+        it. Exact thresholds are for the planned looks alone. Between two of them, a level is excluded if it must have
+        been at the one before, where the count was at least A less the samples since; or if it must be at the next one,
+        where the count is at least A. More than ``most`` samples exclude nothing.
         """
         a, samples = sum_of_probabilities(count, n)
-        if self.exact:
-            looks = np.array(looks_until(self.most), dtype=np.float64)
-            samples = looks[np.searchsorted(looks, samples).clip(max=len(looks) - 1)]
-        return np.logical_and.accumulate(self.log_capitals(a, samples) >= self.thresholds(alpha), -1)
+        if not self.exact:
+            return self._reaches(a, samples, alpha)
+        looks = np.array(looks_until(self.most), dtype=np.float64)
+        later = np.searchsorted(looks, samples).clip(max=len(looks) - 1)
+        after, before = looks[later], looks[np.maximum(later - 1, 0)]
+        least = np.where(later > 0, a - (samples - before), 0.0).clip(0, before)
+        earlier = self._reaches(least, before, alpha)
+        excluded = earlier | self._reaches(np.minimum(a, after), after, alpha)
+        return np.asarray(excluded & (samples <= self.most)[..., None])
+
+    def _reaches(self, count: Floats, n: Floats, alpha: float) -> Flags:
+        """Whether the capitals of each level and of those below it reach their thresholds."""
+        return np.logical_and.accumulate(self.log_capitals(count, n) >= self.thresholds(alpha), -1)
 
     def lower(self, count: ArrayLike, n: ArrayLike, alpha: float) -> Floats:
-        """The p_n with P(success) ≥ p_n for all n at once, except with probability ``alpha``; (images,).
+        """The p_n with P(success) ≥ p_n for all n ≤ ``most`` at once, except with probability ``alpha``; (images,).
 
         Each p up to a level, and above the level before it, is tested with the alternatives of that level; each p above
         the last one with those of the last level that are above p. Both capitals fall as p grows, so the p that are
@@ -211,6 +221,8 @@ class Mixture:
     def gain(self, count: ArrayLike, n: ArrayLike, alpha: float) -> Floats:
         """How many more levels per sample further sampling is expected to exclude, (images,); 0 if none is left.
 
+        A level that not even ``most`` samples would exclude, if all others succeed, counts as none.
+
         For each level: the largest, over a horizon H, of P(T ≤ H) / E[min(T, H)]. T is the time that the capital still
         needs to reach its threshold if it grows by KL(q, level) per sample, and q is drawn from the prior given the
         samples so far. The largest of these over the levels is the gain. It decides what is sampled, never what is
@@ -223,6 +235,9 @@ class Mixture:
         missing = self.thresholds(alpha) - self.log_capitals(a, samples)
         reached, best = self.excludes(a, samples, alpha), np.zeros_like(a)
         left = (self.most - samples)[..., None]
+        possible = self.log_capitals(a + left[..., 0].clip(min=0), np.maximum(samples, self.most)) >= self.thresholds(
+            alpha
+        )
         for column, (above, divergences) in enumerate(self._above):
             if reached[..., column].all():
                 continue
@@ -231,7 +246,7 @@ class Mixture:
             chance = np.cumsum(share, -1)
             cost = np.cumsum(share * time, -1) + (1 - chance) * time
             rate = np.where(time <= left, chance / cost, 0.0).max(-1)
-            best = np.maximum(best, np.where(reached[..., column], 0.0, rate))
+            best = np.maximum(best, np.where(possible[..., column] & ~reached[..., column], rate, 0.0))
         return best
 
 

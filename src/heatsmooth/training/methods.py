@@ -60,7 +60,7 @@ def smooth(
     ``images``: an ``ImageSet``, an ``ImageStream``, or any loader of batches (batch, channels, height, width) in
     [0, 1]. Labels, if it yields them, are never read.
     ``sigma``: standard deviation of the Gaussian noise, in [0, 1] pixels.
-    ``preset``: ``bootcamp`` (the default), ``paper-cifar10`` or ``paper-imagenet``.
+    ``preset``: ``bootcamp`` (the default), ``bootcamp-strong``, ``paper-cifar10`` or ``paper-imagenet``.
     ``method``: instead of HeatSmoothing, a method of others: ``Consistency()``, ``Macer()``, ``SmoothMix()`` or
     ``Denoising()``.
     ``keep``: the share of the answers of ``model`` on clean images to keep, such as 0.9: the student becomes as robust
