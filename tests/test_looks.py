@@ -75,6 +75,13 @@ def test_more_samples_than_planned_exclude_nothing() -> None:
     assert mixture.excludes(10_000, 10_000, 0.001).all()
 
 
+def test_very_many_samples_need_no_exact_threshold() -> None:
+    many = Settings(0.25, n=10**9, adaptive=True, radii=(0.1,)).mixture(1.0)
+    assert many.thresholds(0.001)[0] == pytest.approx(np.log(1 / 0.0009))
+    assert many.lower(900, 1000, 0.001) > 0.65
+    assert len(looks_until(10**9)) < 1000
+
+
 def test_nothing_is_spent_on_a_radius_that_all_samples_cannot_prove() -> None:
     within = Settings(0.25, n=1000, adaptive=True, radii=(0.25,))
     beyond = Settings(0.25, n=1000, adaptive=True, radii=(0.25, 0.65))
