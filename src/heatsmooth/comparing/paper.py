@@ -159,7 +159,7 @@ CIFAR10_PAPER = Recipe(
     },
     n_wrong=100,
     certified=500,
-    attacked=200,
+    attacked=100,
     timed_draws=100,
     audited=0,
     every_seed=("undefended", _HEAT, "gaussian", "smoothadv"),
