@@ -164,7 +164,7 @@ CIFAR10_PAPER = Recipe(
     audited=0,
     every_seed=("undefended", _HEAT, "gaussian", "smoothadv"),
     trials={
-        "paper-cifar10": _heat_trial(_ONE_OF_FIVE, (0.1, 0.03, 0.01)),
+        "paper-cifar10": _heat_trial(_ONE_OF_FIVE, (0.3, 0.1, 0.03)),
         "probabilities": _heat_trial({**_PROBABILITIES, "timesteps": 1, "weight": 0.1}, (1.0, 0.3, 0.1)),
         "gaussian": Trial(Trained(_GAUSSIAN, _RIVAL, stochastic=True), (0.4, 0.2, 0.1)),
         "smoothadv": Trial(Trained(_SMOOTHADV, _RIVAL, stochastic=True), (0.4, 0.2, 0.1)),
