@@ -15,8 +15,8 @@ _RIVAL = replace(_LABELLED, epochs=11)
 _GAUSSIAN = Baseline("gaussian", SIGMA)
 _SMOOTHADV = Baseline("smoothadv", SIGMA, steps=2, warmup_epochs=3)
 _PROBABILITIES: HeatChanges = {"distance": "squared-probabilities", "penalty": "probabilities", "weight": 0.5}
-_ONE_OF_FIVE: HeatChanges = {"timesteps": 1, "weight": 0.2}
-"""The first of five timesteps alone: h = 1/5."""
+_ONE_PROJECTION: HeatChanges = {"projections": 1, "scaling": "unbiased"}
+"""A penalty with the same mean as that of ten projections, in a sixth of the time."""
 
 
 def _as_written(timesteps: int) -> Smoothed:
@@ -32,7 +32,8 @@ def _as_written(timesteps: int) -> Smoothed:
 
 
 def _heat_trial(heat: HeatChanges, rates: tuple[float, ...]) -> Trial:
-    return Trial(Smoothed("undefended", "paper-cifar10", heat=heat, plan={"epochs": 1}), rates)
+    """All five timesteps: after one, the largest ACR may be that of a network that has collapsed."""
+    return Trial(Smoothed("undefended", "paper-cifar10", heat={**heat, **_ONE_PROJECTION}, plan={"epochs": 1}), rates)
 
 
 _HEAT, _RIVALS = "paper-cifar10", {"smoothadv": "SmoothAdv", "gaussian": "RandomizedSmoothing"}
@@ -152,7 +153,7 @@ CIFAR10_PAPER = Recipe(
         "public-code": Smoothed(
             "undefended",
             "paper-cifar10",
-            heat={"weight": 5.0, "restart": True, "projections": 1, "scaling": "unbiased"},
+            heat={"weight": 5.0, "restart": True, **_ONE_PROJECTION},
             plan={"epochs": 3},
         ),
         "paper-imagenet": Smoothed("undefended", "paper-imagenet"),
@@ -164,8 +165,8 @@ CIFAR10_PAPER = Recipe(
     audited=0,
     every_seed=("undefended", _HEAT, "gaussian", "smoothadv"),
     trials={
-        "paper-cifar10": _heat_trial(_ONE_OF_FIVE, (0.3, 0.1, 0.03)),
-        "probabilities": _heat_trial({**_PROBABILITIES, "timesteps": 1, "weight": 0.1}, (1.0, 0.3, 0.1)),
+        "paper-cifar10": _heat_trial({}, (0.3, 0.1, 0.03)),
+        "probabilities": _heat_trial(_PROBABILITIES, (1.0, 0.3, 0.1)),
         "gaussian": Trial(Trained(_GAUSSIAN, _RIVAL, stochastic=True), (0.4, 0.2, 0.1)),
         "smoothadv": Trial(Trained(_SMOOTHADV, _RIVAL, stochastic=True), (0.4, 0.2, 0.1)),
     },
