@@ -50,6 +50,15 @@ def pixels(count: int = 2000) -> ImageSet:
     return ImageSet.of("pixels", ((torch.arange(count) + 0.5) / count).view(-1, 1, 1, 1), None)
 
 
+def test_a_student_that_keeps_too_much_says_so() -> None:
+    """At 1.5 times the way, the answers differ on 6 % of the images: half of them is out of reach, 96 % is not."""
+    teacher, student = Threshold(0.2), Threshold(0.24)
+    held_out = HeldOut.of(pixels(), teacher, accelerator("cpu"))
+    more = corrected(student, teacher, held_out, 0.5).more
+    assert more == "more than the 0.5 asked for: the smoothing was at its strongest already"
+    assert corrected(Threshold(0.24), teacher, held_out, 0.96).more is None
+
+
 @pytest.mark.parametrize("keep", [0.75, 0.9, 0.97])
 def test_the_correction_is_exact_where_the_agreement_is_known(keep: float) -> None:
     """Teacher at 0.2, student at 0.6: at t on the line, the answers differ on 0.4·t of the images."""

@@ -154,6 +154,7 @@ class Smooth(Command):
             kept_images=kept.images,
             kept_on=left_out if held_out is None else held_out.name,
             kept_factor=kept.factor,
+            kept_more=kept.more,
         )
 
     def _measured(

@@ -44,5 +44,7 @@ class TrainingResult:
     """Which images these are."""
     kept_factor: Real | None = None
     """Where the weights are on the line from the teacher (0) to the trained student (1)."""
+    kept_more: str | None = None
+    """Where the network keeps more answers than asked for, and could not keep fewer: a sentence that says so."""
     seconds: Real = 0.0
     format: Format = 1

@@ -69,6 +69,13 @@ class Kept:
     factor: float
     """Where the weights are on the line from the teacher (0) to the trained student (1)."""
 
+    @property
+    def more(self) -> str | None:
+        """Where the network keeps more than was asked for, because it could not be smoothed more: a sentence."""
+        if self.factor < FARTHEST or self.low <= self.asked:
+            return None
+        return f"more than the {self.asked:g} asked for: the smoothing was at its strongest already"
+
 
 @dataclass(frozen=True)
 class HeldOut:
