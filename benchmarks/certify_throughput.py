@@ -116,12 +116,12 @@ def raw_engines(fast: nn.Module, file: Path) -> dict[str, Callable[[Tensor], obj
 
 
 def openvino_pass(file: Path) -> Callable[[Tensor], object] | None:
-    """One pass of a batch by OpenVINO on one thread, if it is installed."""
+    """One pass of a batch by OpenVINO on one thread, if it is installed; float32, where its default may be bfloat16."""
     try:
         import openvino
     except ImportError:
         return None
-    compiled = openvino.compile_model(file, "CPU", {"INFERENCE_NUM_THREADS": 1})
+    compiled = openvino.compile_model(file, "CPU", {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"})
     return lambda batch: compiled([batch.numpy()])
 
 
