@@ -121,14 +121,14 @@ def store_one_pass(rows: list[Certificate], settings: dict[str, Any], epsilon: f
 
 def with_head(rows: list[Certificate], arguments: argparse.Namespace) -> list[Certificate]:
     """The certificates beside the probabilities that the head predicts from one pass."""
-    from heatsmooth.commands.calibrated import read_calibration, read_head
+    from heatsmooth.commands.calibrated import read_calibration, read_voter
     from heatsmooth.commands.certified import CertifiedRun
     from heatsmooth.commands.voting import Again, certified_images, predicted_votes
     from heatsmooth.models import load
     from heatsmooth.progress import silent
 
     model = load(arguments.head, model=arguments.model)
-    head = read_head(arguments.head, model, read_calibration(arguments.head, model))
+    head = read_voter(arguments.head, model, read_calibration(arguments.head, model))
     assert head is not None, "--head: expected a network calibrated with --learn-votes"
     certified = CertifiedRun.read(arguments.certificates, "certificates")
     images = certified_images(

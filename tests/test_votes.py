@@ -1,6 +1,7 @@
-"""The head that predicts votes: from one pass, without labels."""
+"""The head, and the copy, that predict votes: from one pass, without labels."""
 
 import math
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,21 @@ from torch import Tensor, nn
 
 from heatsmooth.errors import InputError
 from heatsmooth.learnt_radius import LearntRadius
+from heatsmooth.models.checkpoint import load_state
 from heatsmooth.models.votes import (
     HeadSpec,
+    VoteCopy,
     VoteHead,
-    head_hash,
-    load_head,
+    Voter,
+    load_voter,
     new_head,
     observe,
     one_pass_and_votes,
-    save_head,
+    save_voter,
+    voter_hash,
+    votes_of,
 )
+from heatsmooth.progress import Progress, silent
 from heatsmooth.training.votes import learn_votes
 
 
@@ -46,6 +52,7 @@ def flat_images(count: int) -> Tensor:
 def test_the_head_learns_the_shares_of_the_votes() -> None:
     model = Threshold().eval()
     head = learn_votes(model, flat_images(1000), sigma=0.25, samples=2)
+    assert isinstance(head, VoteHead)
     assert not head.training
     assert (head.spec.layer, head.spec.features) == ("last", 1)
     images = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9]).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
@@ -53,6 +60,37 @@ def test_the_head_learns_the_shares_of_the_votes() -> None:
     assert torch.equal(logits, model(images))
     expected = [0.5 * (1 + math.erf((value - 0.5) / 0.25 / math.sqrt(2))) for value in images[:, 0, 0, 0].tolist()]
     np.testing.assert_allclose(votes.softmax(1)[:, 1], expected, atol=0.1)
+
+
+def test_a_copy_learns_the_shares_and_continues(tmp_path: Path) -> None:
+    model = Threshold().eval()
+    before = [weight.clone() for weight in model.parameters()]
+
+    def stopping(what: str, done: int, of: int, note: str = "") -> None:
+        if what == "learning votes" and of // 2 <= done < of:
+            signal.raise_signal(signal.SIGTERM)
+
+    def learn(out: Path, progress: Progress) -> Voter:
+        return learn_votes(model, flat_images(1000), sigma=0.25, epochs=20, out=out, progress=progress)
+
+    whole = learn(tmp_path / "whole", silent)
+    with pytest.raises(KeyboardInterrupt):
+        learn(tmp_path / "stopped", stopping)
+    assert 0 < load_state(tmp_path / "stopped/state.safetensors")[1]["step"] < 20 * 15
+    assert voter_hash(learn(tmp_path / "stopped", silent)) == voter_hash(whole)
+    assert isinstance(whole, VoteCopy)
+    assert not whole.training
+    assert all(map(torch.equal, model.parameters(), before))
+    images = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9]).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+    logits, votes = one_pass_and_votes(model, whole, images)
+    assert torch.equal(logits, model(images))
+    assert torch.equal(votes, votes_of(model, whole, images))
+    expected = [0.5 * (1 + math.erf((value - 0.5) / 0.25 / math.sqrt(2))) for value in images[:, 0, 0, 0].tolist()]
+    np.testing.assert_allclose(votes.softmax(1)[:, 1], expected, atol=0.1)
+    save_voter(whole, tmp_path / "votes.safetensors")
+    assert voter_hash(load_voter(tmp_path / "votes.safetensors", model)) == voter_hash(whole)
+    with pytest.raises(InputError, match="expected the 1 tensors of the network"):
+        load_voter(tmp_path / "votes.safetensors", nn.Flatten())
 
 
 def test_a_new_head_gives_the_networks_own_answer() -> None:
@@ -73,14 +111,14 @@ def test_without_a_last_linear_layer_the_head_sees_logits_alone() -> None:
 def test_a_head_is_stored_and_read(tmp_path: Path) -> None:
     model, images = Threshold().eval(), flat_images(5)
     head = new_head(model, images).eval()
-    save_head(head, tmp_path / "votes.safetensors")
-    again = load_head(tmp_path / "votes.safetensors", model)
-    assert head_hash(again) == head_hash(head)
+    save_voter(head, tmp_path / "votes.safetensors")
+    again = load_voter(tmp_path / "votes.safetensors", model)
+    assert voter_hash(again) == voter_hash(head)
     assert torch.equal(one_pass_and_votes(model, again, images)[1], one_pass_and_votes(model, head, images)[1])
     with pytest.raises(InputError, match="expected a head of this network"):
-        load_head(tmp_path / "votes.safetensors", nn.Flatten())
-    save_head(VoteHead(HeadSpec(None, 0, 2)), tmp_path / "other.safetensors")
-    assert head_hash(load_head(tmp_path / "other.safetensors", model)) != head_hash(head)
+        load_voter(tmp_path / "votes.safetensors", nn.Flatten())
+    save_voter(VoteHead(HeadSpec(None, 0, 2)), tmp_path / "other.safetensors")
+    assert voter_hash(load_voter(tmp_path / "other.safetensors", model)) != voter_hash(head)
 
 
 @pytest.mark.parametrize("spec", [{"layer": None, "features": 4}, {"layer": "last", "features": 0}])

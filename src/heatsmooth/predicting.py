@@ -22,7 +22,7 @@ from heatsmooth.device import exact_float32
 from heatsmooth.models import (
     Classifier,
     DeterministicRadius,
-    VoteHead,
+    Voter,
     checked_classes,
     device_of,
     for_inference,
@@ -30,7 +30,7 @@ from heatsmooth.models import (
     is_lipschitz,
     one_pass_and_votes,
     probabilities_of,
-    require_head,
+    require_voter,
 )
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.guarantees import BasisKind
@@ -74,7 +74,7 @@ def predict(
     *,
     image_size: Size | None = None,
     calibration: Calibration | AttackCalibration | None = None,
-    head: VoteHead | None = None,
+    head: Voter | None = None,
     progress: Progress = silent,
 ) -> Predictions:
     """Class, probability and radii of each image file.
@@ -87,7 +87,7 @@ def predict(
     Files are read, evaluated and dropped a few at a time. The prediction of a file does not depend, but for rounding,
     on the other files.
     """
-    require_head(calibration.head if calibration else None, head)
+    require_voter(calibration.head if calibration else None, head)
     placed = None if head is None else head.to(device_of(model))
     predictor = _Predictor(model.eval(), settings or PredictionSettings(), calibration, placed)
     known_size = image_size or model.spec.size
@@ -124,7 +124,7 @@ class _Predictor:
     model: Classifier
     settings: PredictionSettings
     calibration: Calibration | AttackCalibration | None
-    head: VoteHead | None
+    head: Voter | None
 
     def of_one_size(self, files: list[Path], size: Size) -> Iterator[list[Prediction]]:
         """The predictions of files whose images get the same size, some at a time."""

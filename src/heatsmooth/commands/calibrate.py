@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heatsmooth.calibration import Calibration
     from heatsmooth.commands.certified import CertifiedRun
     from heatsmooth.identity import Identity
-    from heatsmooth.models import Classifier, VoteHead
+    from heatsmooth.models import Classifier, Voter
     from heatsmooth.results.certificates import Certificate, Certificates
     from heatsmooth.under_attack import AttackCalibration
 
@@ -111,7 +111,7 @@ class Calibrate(Command):
         from heatsmooth.identity import network_settings
         from heatsmooth.models import identify, is_onnx, save, save_onnx
         from heatsmooth.models.checkpoint import WEIGHTS_FILE
-        from heatsmooth.models.votes import HEAD_FILE, save_head
+        from heatsmooth.models.votes import VOTES_FILE, save_voter
         from heatsmooth.results.certificates import Certificates
         from heatsmooth.runs import Run, write_json
         from heatsmooth.statistics.radii import round_down
@@ -138,7 +138,7 @@ class Calibrate(Command):
             "epsilon": self.epsilon,
             "seed": self.seed,
             **(asdict(self.attack) if attacked else {}),
-            **(asdict(self.votes) if head else {}),
+            **(self.votes.describe() if head else {}),
         }
         with Run(self.out, "calibrate", settings) as run:
             if is_onnx(model):
@@ -146,7 +146,7 @@ class Calibrate(Command):
             else:
                 save(model, self.out / WEIGHTS_FILE)
             if head:
-                save_head(head, self.out / HEAD_FILE)
+                save_voter(head, self.out / VOTES_FILE)
             write_json(self.out / (ATTACK_FILE if attacked else CALIBRATION_FILE), calibration.to_json())
             run.update(status="done", model_hash=identity.weights)
         return CalibrationSummary(
@@ -164,18 +164,19 @@ class Calibrate(Command):
             agreement_of_network=_agreement(Certificates.of(certified.certificates())) if head else None,
         )
 
-    def _head(self, model: "Classifier", certified: "CertifiedRun", progress: Progress) -> "VoteHead | None":
+    def _head(self, model: "Classifier", certified: "CertifiedRun", progress: Progress) -> "Voter | None":
         """The head that was asked for, learnt."""
-        from heatsmooth.commands.voting import learnt_head
+        from heatsmooth.commands.voting import learnt_votes
 
         if self.votes.learn_votes is None:
             return None
-        return learnt_head(model, certified, self.votes, self.again, seed=self.seed, progress=progress)
+        out = self.out / "learnt-votes"
+        return learnt_votes(model, certified, self.votes, self.again, seed=self.seed, out=out, progress=progress)
 
     def _examples(
         self,
         model: "Classifier",
-        head: "VoteHead | None",
+        head: "Voter | None",
         run: "CertifiedRun",
         some: "list[Certificate]",
         progress: Progress,
@@ -199,7 +200,7 @@ class Calibrate(Command):
         identity: "Identity",
         certified: "CertifiedRun",
         certificates: "Certificates",
-        head: "VoteHead | None",
+        head: "Voter | None",
         progress: Progress,
     ) -> "Calibration | AttackCalibration":
         """The calibration that was asked for."""
@@ -207,7 +208,7 @@ class Calibrate(Command):
         from heatsmooth.certification.noisy_passes import noisy_passes
         from heatsmooth.commands.voting import certified_images
         from heatsmooth.device import accelerator
-        from heatsmooth.models.votes import head_hash
+        from heatsmooth.models.votes import voter_hash
         from heatsmooth.under_attack import calibrate_under_attack, check_attack, usual_noise
 
         about = Recorded(
@@ -215,7 +216,7 @@ class Calibrate(Command):
             model_hash=identity.weights,
             network=identity.to_json(),
             data=certified.info.settings["data"],
-            head=None if head is None else head_hash(head),
+            head=None if head is None else voter_hash(head),
         )
         rho = self.attack.under_attack
         if rho is None:
@@ -243,7 +244,7 @@ class Calibrate(Command):
         model: "Classifier",
         calibration: "Calibration | AttackCalibration",
         certified: "CertifiedRun",
-        head: "VoteHead | None",
+        head: "Voter | None",
         progress: Progress,
     ) -> Coverage | None:
         """The coverage on the held-out images that were not calibrated on, if there are held-out images."""

@@ -5,8 +5,8 @@ from pathlib import Path
 from heatsmooth.calibration import Calibration
 from heatsmooth.errors import require
 from heatsmooth.identity import Identity
-from heatsmooth.models import Classifier, VoteHead, is_known_as, require_head
-from heatsmooth.models.votes import HEAD_FILE, load_head
+from heatsmooth.models import Classifier, Voter, is_known_as, require_voter
+from heatsmooth.models.votes import VOTES_FILE, load_voter
 from heatsmooth.runs import read_json
 from heatsmooth.under_attack import AttackCalibration
 
@@ -25,14 +25,12 @@ def read_calibration(source: Path, network: Classifier) -> Calibration | None:
     return calibration
 
 
-def read_head(
-    source: Path, network: Classifier, calibration: Calibration | AttackCalibration | None
-) -> VoteHead | None:
+def read_voter(source: Path, network: Classifier, calibration: Calibration | AttackCalibration | None) -> Voter | None:
     """The head beside a calibration, in evaluation mode on the CPU, if the calibration has one; it must be that one."""
     if calibration is None or calibration.head is None:
         return None
-    head = load_head(source / HEAD_FILE, network)
-    require_head(calibration.head, head)
+    head = load_voter(source / VOTES_FILE, network)
+    require_voter(calibration.head, head)
     return head
 
 

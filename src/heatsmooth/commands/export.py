@@ -55,7 +55,7 @@ class Export(Command):
         """Write and check the file."""
         import torch
 
-        from heatsmooth.commands.calibrated import ATTACK_FILE, read_calibration, read_head
+        from heatsmooth.commands.calibrated import ATTACK_FILE, read_calibration, read_voter
         from heatsmooth.data.folder import USUAL_SIZE
         from heatsmooth.data.images import height_and_width
         from heatsmooth.exporting import export_onnx
@@ -82,7 +82,7 @@ class Export(Command):
             checked,
             sigma=self.sigma,
             calibration=calibration,
-            head=read_head(self.network.source, model, calibration),
+            head=read_voter(self.network.source, model, calibration),
             facts={"architecture": model.spec.architecture},
             progress=progress,
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from heatsmooth.calibration import Calibration
     from heatsmooth.data import ImageSet
-    from heatsmooth.models import Classifier, VoteHead
+    from heatsmooth.models import Classifier, Voter
     from heatsmooth.results.one_pass import OnePassResult
     from heatsmooth.under_attack import AttackCalibration
 
@@ -65,7 +65,7 @@ class OnePass(Command):
         return by_the_leader(self.device, lambda: self._radii(progress))
 
     def _radii(self, progress: Progress) -> OnePassSummary:
-        from heatsmooth.commands.calibrated import read_head
+        from heatsmooth.commands.calibrated import read_voter
         from heatsmooth.commands.certified import shares
         from heatsmooth.device import accelerator, exact_float32
         from heatsmooth.identity import network_settings
@@ -79,7 +79,7 @@ class OnePass(Command):
         images = self.images.load(self.network.size, progress=progress)
         model = self.network.load(images)
         calibration = self._calibration(model)
-        head = read_head(self.network.source, model, calibration)
+        head = read_voter(self.network.source, model, calibration)
         model.to(accelerator(self.device).device)
         images.check_classes(checked_classes(model, images.shape))
         settings = {
@@ -136,12 +136,12 @@ class OnePass(Command):
         model: "Classifier",
         images: "ImageSet",
         calibration: "Calibration | AttackCalibration",
-        head: "VoteHead | None",
+        head: "Voter | None",
     ) -> "Iterator[list[OnePassResult]]":
         """The results of the images, batch by batch."""
         import torch
 
-        from heatsmooth.models import device_of, one_pass_and_votes, probabilities_of
+        from heatsmooth.models import device_of, probabilities_of, votes_of
         from heatsmooth.under_attack import AttackCalibration
 
         placed = None if head is None else head.to(device_of(model))
@@ -149,7 +149,7 @@ class OnePass(Command):
             if isinstance(calibration, AttackCalibration):
                 yield list(_results_under_attack(model, images, positions, calibration))
                 continue
-            _, votes = one_pass_and_votes(model, placed, images.images(positions).to(device_of(model)))
+            votes = votes_of(model, placed, images.images(positions).to(device_of(model)))
             yield list(_results(images, positions, probabilities_of(votes), calibration))
 
 

@@ -31,7 +31,7 @@ class Predict(Command):
 
     def run(self, progress: Progress = silent) -> Predictions:
         """Predict each file."""
-        from heatsmooth.commands.calibrated import read_attack_calibration, read_calibration, read_head
+        from heatsmooth.commands.calibrated import read_attack_calibration, read_calibration, read_voter
         from heatsmooth.device import accelerator
         from heatsmooth.predicting import predict
 
@@ -44,7 +44,7 @@ class Predict(Command):
             self.settings,
             image_size=self.network.image_size,
             calibration=calibration,
-            head=read_head(self.network.source, model, calibration),
+            head=read_voter(self.network.source, model, calibration),
             progress=progress,
         )
 

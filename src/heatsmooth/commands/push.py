@@ -75,18 +75,18 @@ class Push(Command):
     def _write(self, model: "Classifier", folder: Path) -> str:
         """Everything that is published, into ``folder``; the hash of the weights."""
         from heatsmooth.calibration import Calibration
-        from heatsmooth.commands.calibrated import CALIBRATION_FILE, read_calibration, read_head
+        from heatsmooth.commands.calibrated import CALIBRATION_FILE, read_calibration, read_voter
         from heatsmooth.models import model_hash, save
         from heatsmooth.models.checkpoint import WEIGHTS_FILE
         from heatsmooth.models.published import MARKER, RECORDS
-        from heatsmooth.models.votes import HEAD_FILE, save_head
+        from heatsmooth.models.votes import VOTES_FILE, save_voter
         from heatsmooth.reporting.card import card
         from heatsmooth.reporting.sources import read_sources
         from heatsmooth.runs import write_atomically, write_json
 
         weights, source = model_hash(model), self.network.source
         calibration: Calibration | None = read_calibration(source, model)
-        head = read_head(source, model, calibration)
+        head = read_voter(source, model, calibration)
         runs = [Path(record) for record in self.records]
         recorded = source.is_dir() and (source / "run.json").is_file()
         for run in runs:
@@ -98,7 +98,7 @@ class Push(Command):
         if calibration is not None:
             write_json(folder / CALIBRATION_FILE, calibration.to_json())
         if head is not None:
-            save_head(head, folder / HEAD_FILE)
+            save_voter(head, folder / VOTES_FILE)
         for name, run in zip(_names(runs), runs, strict=True):
             _copy_run(run, folder / RECORDS / name, COPIED)
         facts = {"format": 1, "heatsmooth": VERSION, "weights": weights, "network": model.spec.describe()}

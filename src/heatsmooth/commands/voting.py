@@ -1,7 +1,8 @@
 """Passes of the network that ``calibrate`` makes: of certified images again, and to learn votes."""
 
 import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +14,43 @@ from heatsmooth.settings import check_at_least
 if TYPE_CHECKING:
     from heatsmooth.commands.certified import CertifiedRun
     from heatsmooth.data import ImageSet
-    from heatsmooth.models import Classifier, VoteHead
+    from heatsmooth.models import Classifier, Voter
     from heatsmooth.statistics.bounds import Floats
+
+
+IMAGES_OF_A_HEAD = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Votes:
-    """The images on which a head learns to predict the classes of noisy copies."""
+    """How a head, or a copy of the network, learns to predict the classes of noisy copies."""
 
     learn_votes: str | None = None
     """For larger radii, learn the classes of noisy copies from this data set. Its training images are used, without
     labels. No calibration image may be among them."""
-    vote_images: int = 20_000
-    """Number of these images."""
+    vote_images: int | None = None
+    """Number of these images (default: 20,000 for a head, all with `vote_epochs`)."""
     vote_samples: int = 4
-    """Noisy copies of each."""
+    """Noisy copies of each; with `vote_epochs`, in each epoch."""
+    vote_epochs: int = 0
+    """Train a copy of the network for so many epochs, for still larger radii. 0: only a head learns, in one pass over
+    the images."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "vote_images", "vote_samples")
+        check_at_least(self, 0, "vote_epochs")
         named = self.learn_votes is not None or not any_chosen(self)
         require(named, "`learn_votes`: expected it beside options for votes, got none; name unlabelled images")
+
+    @property
+    def images(self) -> int | None:
+        """How many images are learnt from; None: all."""
+        return IMAGES_OF_A_HEAD if self.vote_images is None and not self.vote_epochs else self.vote_images
+
+    def describe(self) -> dict[str, object]:
+        """What a run records; `vote_epochs` only if there are some, as in runs from before it existed."""
+        facts = asdict(self) | {"vote_images": self.images}
+        return {name: value for name, value in facts.items() if (name, value) != ("vote_epochs", 0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +100,34 @@ def certified_images(certified: "CertifiedRun", indices: list[int], again: Again
     return same
 
 
-def learnt_head(
-    model: "Classifier", certified: "CertifiedRun", votes: Votes, again: Again, *, seed: int, progress: Progress
-) -> "VoteHead":
-    """The head that learns the votes, on the CPU; images that are also calibration images are refused."""
+def learnt_votes(
+    model: "Classifier",
+    certified: "CertifiedRun",
+    votes: Votes,
+    again: Again,
+    *,
+    seed: int,
+    out: Path,
+    progress: Progress,
+) -> "Voter":
+    """The head or copy that learns the votes, on the CPU; images that are also calibration images are refused.
+
+    ``out``: the run directory of a copy, which continues there.
+    """
     from heatsmooth.data import load_images
     from heatsmooth.data.images import size_of
     from heatsmooth.device import accelerator
+    from heatsmooth.identity import network_settings
+    from heatsmooth.models import identify
+    from heatsmooth.models.votes import VOTES_FILE, load_voter, save_voter
+    from heatsmooth.runs import Run
+    from heatsmooth.training.loop import STATE_FILE
     from heatsmooth.training.votes import learn_votes
 
     name = str(votes.learn_votes)
     size = size_of(*certified.shape[1:])
     images = load_images(name, "train", root=again.data_root, image_size=size, progress=progress)
-    images = images.sampled(votes.vote_images).without_labels()
+    images = images.sampled(votes.images).without_labels()
     require(
         images.shape == certified.shape,
         f"`learn_votes` {name}: expected images of {certified.shape}, as certified, got {images.shape}; use others",
@@ -106,11 +139,24 @@ def learnt_head(
         f"`learn_votes` {name}: expected none of the calibration images, got {shared} of them, which would make the "
         "guarantee void; name other images",
     )
-    network = copy.deepcopy(model).to(accelerator(again.device).device)
-    head = learn_votes(
-        network, images, sigma=certified.settings.sigma, samples=votes.vote_samples, seed=seed, progress=progress
-    )
-    return head.cpu()
+    network, sigma = copy.deepcopy(model).to(accelerator(again.device).device), certified.settings.sigma
+    learn = partial(learn_votes, network, images, sigma=sigma, samples=votes.vote_samples, seed=seed, progress=progress)
+    if not votes.vote_epochs:
+        return learn().cpu()
+    settings = {
+        "data": images.describe(),
+        **network_settings(model=identify(model, images.shape)),
+        "sigma": sigma,
+        "samples": votes.vote_samples,
+        "epochs": votes.vote_epochs,
+        "seed": seed,
+    }
+    with Run(out, "learn-votes", settings) as run:
+        if not run.done:
+            save_voter(learn(epochs=votes.vote_epochs, out=out).cpu(), out / VOTES_FILE)
+            run.update(status="done", model_hash=settings["model"])
+            (out / STATE_FILE).unlink(missing_ok=True)
+        return load_voter(out / VOTES_FILE, model)
 
 
 def _contents(images: "ImageSet") -> set[str]:
@@ -123,18 +169,18 @@ def _contents(images: "ImageSet") -> set[str]:
     return {sha256(image.contiguous().numpy().tobytes()) for some in batches for image in images.images(some)}
 
 
-def predicted_votes(model: "Classifier", head: "VoteHead", images: "ImageSet", device: str | None) -> "Floats":
-    """The vote shares that the head predicts, (images, classes)."""
+def predicted_votes(model: "Classifier", head: "Voter", images: "ImageSet", device: str | None) -> "Floats":
+    """The vote shares that a head or copy predicts, (images, classes)."""
     import torch
 
     from heatsmooth.device import accelerator, exact_float32
-    from heatsmooth.models import one_pass_and_votes, probabilities_of
+    from heatsmooth.models import probabilities_of, votes_of
 
     place = accelerator(device).device
     network, own = copy.deepcopy(model).to(place), copy.deepcopy(head).to(place)
     with exact_float32():
         shares = [
-            probabilities_of(one_pass_and_votes(network, own, images.images(some).to(place))[1])
+            probabilities_of(votes_of(network, own, images.images(some).to(place)))
             for some in torch.arange(len(images)).split(200)
         ]
     return torch.cat(shares).numpy()

@@ -30,14 +30,15 @@ from heatsmooth.calibration import Calibration
 from heatsmooth.errors import InputError, first_line, require
 from heatsmooth.exporting.one_pass import OnePassNetwork
 from heatsmooth.models import (
-    VoteHead,
+    Voter,
     check_independence,
     count_classes,
     identify,
     is_lipschitz,
     is_onnx,
-    require_head,
+    require_voter,
 )
+from heatsmooth.models.votes import voter_hash
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.guarantees import BasisKind
 from heatsmooth.runs import write_atomically
@@ -74,7 +75,7 @@ def export_onnx(
     *,
     sigma: float | None = None,
     calibration: Calibration | None = None,
-    head: VoteHead | None = None,
+    head: Voter | None = None,
     facts: Mapping[str, str] | None = None,
     progress: Progress = silent,
 ) -> Exported:
@@ -96,7 +97,7 @@ def export_onnx(
     require(not is_onnx(model), "export: expected a PyTorch network, got an ONNX file; it is exported already")
     onnxruntime = _onnxruntime()
     _check_sigma(model, sigma, calibration)
-    require_head(calibration.head if calibration else None, head)
+    require_voter(calibration.head if calibration else None, head)
     plain = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # missing in torch's stubs
     examples = _examples(images)
@@ -105,7 +106,7 @@ def export_onnx(
     check_independence(plain, examples[: max(FIRST_BATCHES)])
     own_head = None if head is None else copy.deepcopy(head).cpu().requires_grad_(False)
     one_pass = OnePassNetwork(plain, sigma=sigma, calibration=calibration, head=own_head).eval()
-    metadata = _metadata(model, tuple(images.shape[1:]), sigma, calibration) | dict(facts or {})
+    metadata = _metadata(model, tuple(images.shape[1:]), sigma, calibration, head) | dict(facts or {})
     outputs = tuple(key.removesuffix(".subject") for key in metadata if key.endswith(".subject"))
     progress("exporting", 0, 1)
     content = _onnx(one_pass, examples[: max(FIRST_BATCHES)], outputs, metadata)
@@ -158,7 +159,11 @@ def _onnxruntime() -> ModuleType:
 
 
 def _metadata(
-    model: nn.Module, shape: tuple[int, ...], sigma: float | None, calibration: Calibration | None
+    model: nn.Module,
+    shape: tuple[int, ...],
+    sigma: float | None,
+    calibration: Calibration | None,
+    head: Voter | None,
 ) -> dict[str, str]:
     """The metadata of the file, as strings, with the subject and basis of each output."""
     size, identity = ", ".join(map(str, shape)), identify(model, shape)
@@ -170,9 +175,9 @@ def _metadata(
         "units": "sigma and radii: L2, pixels in [0, 1]",
     }
     outputs = {"probabilities": ("network", "one pass"), "class": ("network", "one pass")}
-    if calibration is not None and calibration.head is not None:
-        metadata["head"] = calibration.head
-        outputs |= dict.fromkeys(("votes", "class_of_average"), ("average", "one pass, predicted by a head"))
+    if head is not None:
+        metadata["head"] = voter_hash(head)
+        outputs |= dict.fromkeys(("votes", "class_of_average"), ("average", head.basis))
     if sigma is not None:
         metadata["sigma"] = repr(float(sigma))
         outputs["l_bound"] = ("network", BasisKind.EXACT_AVERAGE)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
-from heatsmooth.models import DeterministicRadius, VoteHead, is_lipschitz, observe
+from heatsmooth.models import DeterministicRadius, Voter, is_lipschitz
 
 BELOW = 1 - 2.0**-23
 """A double times this is still smaller after rounding to float32: exported radii never exceed the computed ones."""
@@ -38,7 +38,7 @@ class OnePassNetwork(nn.Module):
         *,
         sigma: float | None,
         calibration: Calibration | None = None,
-        head: VoteHead | None = None,
+        head: Voter | None = None,
     ) -> None:
         super().__init__()
         self.model, self.sigma, self.calibration, self.head = model, sigma, calibration, head
@@ -69,8 +69,7 @@ class OnePassNetwork(nn.Module):
         if self.head is None:
             logits = self.model(images)
             return logits, logits
-        observed = observe(self.model, self.head.spec.layer, images)
-        return observed[:, self.head.spec.features :], self.head(observed)
+        return self.head.answers(self.model, images)
 
     def conclusions(self, probabilities: Tensor, shares: Tensor | None = None) -> tuple[Tensor, ...]:
         """Class, and radii that follow from ``probabilities`` and the ``shares`` of the votes, both (batch, classes).

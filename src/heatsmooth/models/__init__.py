@@ -27,7 +27,7 @@ from heatsmooth.models.onnx_file import is_onnx, save_onnx
 from heatsmooth.models.probes import identify, is_known_as
 from heatsmooth.models.resnet import ResNet
 from heatsmooth.models.spec import NetworkSpec
-from heatsmooth.models.votes import VoteHead, observe, one_pass_and_votes, require_head
+from heatsmooth.models.votes import Voter, one_pass_and_votes, require_voter, votes_of
 
 __all__ = [
     "ARCHITECTURES",
@@ -37,7 +37,7 @@ __all__ = [
     "NetworkSpec",
     "OneStepDiffusion",
     "ResNet",
-    "VoteHead",
+    "Voter",
     "build",
     "channels_of",
     "check_gradient",
@@ -58,13 +58,13 @@ __all__ = [
     "load_state",
     "model_hash",
     "normalising_deviation",
-    "observe",
     "one_pass_and_votes",
     "probabilities_of",
     "recorded_spec",
     "refuse_lipschitz",
-    "require_head",
+    "require_voter",
     "save",
     "save_onnx",
     "serialise",
+    "votes_of",
 ]

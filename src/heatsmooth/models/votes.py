@@ -1,10 +1,12 @@
-"""A head that predicts, from one pass without noise, which classes the network gives to noisy copies of the image.
+"""Voters: they predict, from one pass without noise, which classes the network gives to noisy copies of the image.
 
-The *votes* of an image are the classes of its noisy copies. The head sees the input of the network's last linear layer
-(the features) and the logits. It starts as the network's own answer and learns a correction. The network does not
-change.
+The *votes* of an image are the classes of its noisy copies. There are two voters. A *head* sees the input of the
+network's last linear layer (the features) and the logits; it starts as the network's own answer and learns a
+correction. A *copy* of the network learns in all its layers, and sees the image itself. The network does not change.
 """
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +20,9 @@ from heatsmooth.models.checkpoint import load_state, load_strictly, model_hash, 
 from heatsmooth.models.classifier import evaluating
 from heatsmooth.runs import write_atomically
 
-HEAD_FILE = "votes.safetensors"
-FORMAT = 1
+VOTES_FILE = "votes.safetensors"
+FORMAT, FORMAT_OF_COPY = 1, 2
+"""Of the file of a head, and of a copy, so that older versions refuse the latter."""
 HIDDEN, DROPPED = 256, 0.3
 """Width of the hidden layer, and share of its inputs that are dropped while it learns."""
 MOST = 1_000_000
@@ -43,8 +46,58 @@ class HeadSpec:
         require(sound and named, f"votes: expected the shape of a head, got {self}; calibrate again")
 
 
-class VoteHead(nn.Module):
+class Voter(nn.Module, ABC):
+    """Predicts the vote shares of a network from one pass without noise."""
+
+    basis: str
+    """How the votes were found, for people."""
+
+    @abstractmethod
+    def answers(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the network, and those of the predicted vote shares, (batch, classes) each."""
+
+    @abstractmethod
+    def votes(self, model: nn.Module, images: Tensor) -> Tensor:
+        """The second of the answers alone, in one pass."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What its file states beside the weights."""
+
+
+class VoteCopy(Voter):
+    """A copy of the network whose logits, times a constant, are those of the predicted vote shares."""
+
+    basis = "one pass of a copy that learnt the votes"
+    scale: Tensor
+
+    def __init__(self, network: nn.Module, scale: float = 1.0) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("scale", torch.tensor([scale]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        votes: Tensor = self.scale * self.network(images)
+        return votes
+
+    def answers(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+        """From one pass of the network, and one of the copy."""
+        return model(images), self(images)
+
+    def votes(self, model: nn.Module, images: Tensor) -> Tensor:  # noqa: ARG002  # a head needs the network
+        """From one pass of the copy."""
+        votes: Tensor = self(images)
+        return votes
+
+    def facts(self) -> dict[str, Any]:
+        """Only the format: the shape is that of the network."""
+        return {"format": FORMAT_OF_COPY}
+
+
+class VoteHead(Voter):
     """Logits of the predicted vote shares, (batch, classes), from what ``observe`` gives of one pass."""
+
+    basis = "one pass, predicted by a head"
 
     def __init__(self, spec: HeadSpec) -> None:
         super().__init__()
@@ -66,6 +119,19 @@ class VoteHead(nn.Module):
         logits = observed[:, self.spec.features :]
         corrected: Tensor = self.scale * logits + self.correction(observed)
         return corrected
+
+    def answers(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+        """From one pass of the network."""
+        observed = observe(model, self.spec.layer, images)
+        return observed[:, self.spec.features :], self(observed)
+
+    def votes(self, model: nn.Module, images: Tensor) -> Tensor:
+        """From one pass of the network."""
+        return self.answers(model, images)[1]
+
+    def facts(self) -> dict[str, Any]:
+        """The format and the shape."""
+        return {"format": FORMAT, **asdict(self.spec)}
 
 
 def observe(model: nn.Module, layer: str | None, images: Tensor) -> Tensor:
@@ -109,26 +175,36 @@ def new_head(model: nn.Module, images: Tensor) -> VoteHead:
 
 
 @torch.inference_mode()
-def one_pass_and_votes(model: nn.Module, head: VoteHead | None, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of the network, and those of the predicted vote shares; without a head, the network's own.
+def one_pass_and_votes(model: nn.Module, voter: Voter | None, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of the network, and those of the predicted vote shares; without a voter, the network's own.
 
-    ``model`` and ``head``: in evaluation mode, on one device, as ``images`` (batch, channels, height, width).
+    ``model`` and ``voter``: in evaluation mode, on one device, as ``images`` (batch, channels, height, width).
     """
-    if head is None:
+    if voter is None:
         logits: Tensor = model(images)
         return logits, logits
-    observed = observe(model, head.spec.layer, images)
-    return observed[:, head.spec.features :], head(observed)
+    return voter.answers(model, images)
 
 
-def save_head(head: VoteHead, path: Path) -> None:
-    """Write the head to ``path``, atomically; ``load_head`` reads it."""
-    write_atomically(path, serialise(head.state_dict(), {"format": FORMAT, **asdict(head.spec)}))
+@torch.inference_mode()
+def votes_of(model: nn.Module, voter: Voter | None, images: Tensor) -> Tensor:
+    """The second part of ``one_pass_and_votes``, without passes that only the first part needs."""
+    votes: Tensor = model(images) if voter is None else voter.votes(model, images)
+    return votes
 
 
-def load_head(path: Path, model: nn.Module) -> VoteHead:
-    """The head of a file, in evaluation mode; it must fit the network."""
+def save_voter(voter: Voter, path: Path) -> None:
+    """Write the voter to ``path``, atomically; ``load_voter`` reads it."""
+    write_atomically(path, serialise(voter.state_dict(), voter.facts()))
+
+
+def load_voter(path: Path, model: nn.Module) -> Voter:
+    """The voter of a file, in evaluation mode; it must fit the network."""
     state, metadata = load_state(path)
+    if metadata.get("format") == FORMAT_OF_COPY:
+        twin = VoteCopy(copy.deepcopy(model))
+        load_strictly(twin, state, path)
+        return twin.eval()
     head = VoteHead(_read_spec(path, metadata))
     load_strictly(head, state, path)
     layer = head.spec.layer
@@ -137,14 +213,14 @@ def load_head(path: Path, model: nn.Module) -> VoteHead:
     return head.eval()
 
 
-def head_hash(head: VoteHead) -> str:
-    """A hash of the weights of a head."""
-    return model_hash(head)
+def voter_hash(voter: Voter) -> str:
+    """A hash of the weights of a voter."""
+    return model_hash(voter)
 
 
-def require_head(known: str | None, head: VoteHead | None) -> None:
-    """Refuse another head than that of a calibration; ``known``: its hash, None for a calibration without a head."""
-    own = None if head is None else head_hash(head)
+def require_voter(known: str | None, voter: Voter | None) -> None:
+    """Refuse another voter than that of a calibration; ``known``: its hash, None for a calibration without one."""
+    own = None if voter is None else voter_hash(voter)
     require(own == known, f"`head`: expected the head of the calibration ({known}), got another ({own}); use that one")
 
 

@@ -1,13 +1,16 @@
-"""``learn_votes``: a head that predicts, from one pass, the classes of noisy copies. No labels.
+"""``learn_votes``: predict, from one pass, the classes of noisy copies. No labels.
 
-    minimise  E[ D( head(v(x)), class of v(x + η) ) ],    η ~ N(0, σ²I)
+    minimise  E[ D( voter(x), class of v(x + η) ) ],    η ~ N(0, σ²I)
 
 v is the frozen network and D the cross-entropy, a proper score: its minimiser is the share of each class among the
-noisy copies, given what the head sees. The passes of the network are made once; then the head learns in seconds.
+noisy copies, given what the voter sees. A head sees one pass of v: passes are made once, then it learns in seconds. A
+copy of v sees the image, and learns for some epochs, with new noise at each step.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +19,12 @@ from torch.nn import functional as F
 from heatsmooth.data import ImageSet, as_unit_interval, shifted_and_flipped
 from heatsmooth.device import accelerator, exact_float32
 from heatsmooth.errors import require
-from heatsmooth.models import checked_classes, device_of
-from heatsmooth.models.votes import VoteHead, new_head, observe
+from heatsmooth.models import checked_classes, copy_of, device_of, is_onnx
+from heatsmooth.models.votes import VoteCopy, VoteHead, Voter, new_head, observe
 from heatsmooth.noise import Draw, mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.training.batches import Batch, Place
-from heatsmooth.training.execution import Teacher
+from heatsmooth.training.execution import Execution, Teacher, execution_in, unlabelled_feed
 from heatsmooth.training.loop import fit
 from heatsmooth.training.settings import Plan
 
@@ -29,6 +32,10 @@ TOGETHER = 100
 """Images whose passes are made together. Another number would give other noise."""
 LEARNING = Plan(epochs=15, batch_size=128, lr=0.003, optimizer="adam", warmup=0.1)
 """How the head learns, from passes that are made once."""
+COPYING = Plan(batch_size=64, lr=0.02, optimizer="muon", warmup_steps=100)
+"""How a copy learns. It begins close to its goal, so that it takes smaller steps than ``smooth``."""
+SCALING = 1000
+"""Images on which the scale of a copy's logits is chosen."""
 
 
 def learn_votes(
@@ -37,20 +44,30 @@ def learn_votes(
     *,
     sigma: float,
     samples: int = 4,
+    epochs: int = 0,
     seed: int = 0,
+    out: Path | str | None = None,
     progress: Progress = silent,
-) -> VoteHead:
-    """A head, in evaluation mode, that predicts the classes of noisy copies from one pass; ``model`` never changes.
+) -> Voter:
+    """A head or copy, in evaluation mode, that predicts the classes of noisy copies from one pass.
+
+    ``model`` never changes. A copy predicts better than a head, and takes a training.
 
     ``model``: takes images in [0, 1] to logits, in evaluation mode.
     ``images``: unlabelled images, such as the training images. They must not be calibration images. Each is mirrored
     and shifted at random, as in ``smooth``.
     ``sigma``: standard deviation of the noise of the average, in [0, 1] pixels.
-    ``samples``: noisy copies per image. More images are worth more than more samples.
+    ``samples``: noisy copies per image, for a copy also per epoch. More images are worth more than more samples.
+    ``epochs``: how often a copy of the network sees the images; 0: a head learns instead.
     ``seed``: determines every random number.
+    ``out``: a directory, for a copy: a call that is killed and repeated continues there.
     """
     require(sigma > 0, f"`sigma`: expected a positive number, got {sigma}")
     require(samples > 0, f"`vote_samples`: expected at least 1, got {samples}; 4 is usual")
+    require(epochs >= 0, f"`vote_epochs`: expected at least 0, got {epochs}; 0 lets a head learn")
+    require(
+        not (epochs and is_onnx(model)), "`vote_epochs`: expected a PyTorch network, got an ONNX file; leave it out"
+    )
     source = images if isinstance(images, ImageSet) else ImageSet.of("images", as_unit_interval(images), None)
     processes = accelerator(device_of(model).type)
     require(processes.num_processes == 1, "`learn_votes`: expected one process, got several; start one")
@@ -58,10 +75,44 @@ def learn_votes(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(seed, "weights"))
         head = new_head(model, source.images(torch.arange(min(2, len(source)))).to(device_of(model)))
-    passes = _passes(model, head, source, sigma=sigma, samples=samples, seed=seed, progress=progress)
-    head.scale.data.fill_(_best_scale(passes.observed[:, head.spec.features :], passes.shares))
+    seen = source.sampled(SCALING) if epochs else source
+    passes = _passes(model, head, seen, sigma=sigma, samples=samples, seed=seed, progress=progress)
+    scale = _best_scale(passes.observed[:, head.spec.features :], passes.shares)
+    if epochs:
+        execution = execution_in(out, None, seed=seed, device=device_of(model).type, progress=progress)
+        objective = partial(vote_learning, sigma=sigma, samples=samples)
+        return _learnt_copy(model, scale, source, objective, replace(COPYING, epochs=epochs), execution)
+    head.scale.data.fill_(scale)
     fit(head, _score, passes, LEARNING, accelerator=processes, seed=seed, what="learning votes", progress=progress)
     return head
+
+
+def _learnt_copy(
+    model: nn.Module,
+    scale: float,
+    images: ImageSet,
+    objective: Callable[..., dict[str, Tensor]],
+    plan: Plan,
+    execution: Execution,
+) -> VoteCopy:
+    """A copy of ``model``, whose logits times ``scale`` have learnt the votes."""
+    student = VoteCopy(copy_of(model), scale)
+    if execution.finished() == 0:
+        teacher, feed = Teacher(model).to(execution.processes.device), unlabelled_feed(images, plan, execution.seed)
+        execution.fit(student, partial(objective, teacher=teacher), feed, plan, what="learning votes")
+    execution.result(student)
+    return student
+
+
+def vote_learning(
+    student: nn.Module, batch: Batch, *, teacher: nn.Module, sigma: float, samples: int
+) -> dict[str, Tensor]:
+    """The loss of a copy: the cross-entropy of its answer and the classes of noisy copies of each image."""
+    logits = student(batch.images)
+    with torch.no_grad():
+        classes = teacher(batch.noisy(sigma, samples)).argmax(1).unflatten(0, (samples, -1))
+        shares = F.one_hot(classes, logits.shape[1]).to(logits).mean(0)
+    return {"loss": F.cross_entropy(logits, shares)}
 
 
 def _best_scale(logits: Tensor, shares: Tensor) -> float:
