@@ -66,8 +66,8 @@ def test_a_copy_learns_the_shares_and_continues(tmp_path: Path) -> None:
     model = Threshold().eval()
     before = [weight.clone() for weight in model.parameters()]
 
-    def stopping(what: str, done: int, of: int, note: str = "") -> None:
-        if what == "learning votes" and of // 2 <= done < of:
+    def stopping(what: str, done: int, total: int, note: str = "") -> None:
+        if what == "learning votes" and total // 2 <= done < total:
             signal.raise_signal(signal.SIGTERM)
 
     def learn(out: Path, progress: Progress) -> Voter:
