@@ -32,7 +32,7 @@ TOGETHER = 100
 """Images whose passes are made together. Another number would give other noise."""
 LEARNING = Plan(epochs=15, batch_size=128, lr=0.003, optimizer="adam", warmup=0.1)
 """How the head learns, from passes that are made once."""
-COPYING = Plan(batch_size=64, lr=0.02, optimizer="muon", warmup_steps=100)
+COPYING = Plan(batch_size=64, lr=0.02, optimizer="muon", warmup_steps=100, shifts=False)
 """How a copy learns. It begins close to its goal, so that it takes smaller steps than ``smooth``."""
 SCALING = 1000
 """Images on which the scale of a copy's logits is chosen."""
