@@ -55,7 +55,7 @@ def learn_votes(
 
     ``model``: takes images in [0, 1] to logits, in evaluation mode.
     ``images``: unlabelled images, such as the training images. They must not be calibration images. Each is mirrored
-    and shifted at random, as in ``smooth``.
+    at random, and for a head also shifted.
     ``sigma``: standard deviation of the noise of the average, in [0, 1] pixels.
     ``samples``: noisy copies per image, for a copy also per epoch. More images are worth more than more samples.
     ``epochs``: how often a copy of the network sees the images; 0: a head learns instead.
