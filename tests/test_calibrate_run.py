@@ -201,7 +201,9 @@ def test_votes_are_learnt(
     assert row["one_pass_class"] == rows[0]["class"]
     assert row["one_pass_radius"] <= rows[0]["radius"] + 1e-9
     _check_exported(out, tmp_path, rows, basis)
-    assert (out / "learnt-votes/run.json").exists() == ("--vote-epochs" in learning)
+    copied = "--vote-epochs" in learning
+    assert (out / "learnt-votes/run.json").exists() == copied
+    assert ("2 steps are few" in found.get("few_steps", "")) == copied
     (out / "votes.safetensors").unlink()
     for wrong, message in (
         (f"predict --from {out} {tmp_path}/a.png", "expected a file of weights, got no such file"),
@@ -244,4 +246,28 @@ def test_calibration_images_are_not_learnt_from(certified: Path, tmp_path: Path)
     run_of, model = CertifiedRun.read(certified / "calibration", "certificates"), load_model(certified / "network")
     votes = Votes(learn_votes=f"npy:{tmp_path}/images.npy")
     with pytest.raises(InputError, match="expected none of the calibration images, got 2 of them"):
-        learnt_votes(model, run_of, votes, Again(), seed=0, out=tmp_path / "out", progress=silent)
+        learnt_votes(model, [run_of], votes, Again(), seed=0, out=tmp_path / "out", progress=silent)
+
+
+def test_nothing_is_learnt_before_a_command_is_refused(
+    certified: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = CertifiedRun.read(certified / "held-out", "held_out")
+    seen = load_images("fashion-mini", "test").raw(torch.tensor([held_out.certificates()[1].index]))
+    np.save(tmp_path / "seen.npy", seen.numpy())
+    shutil.copytree(certified / "network", tmp_path / "other")
+    learn = f"calibrate --from {certified}/network --certificates {certified}/calibration --quiet --vote-epochs 1"
+    common, new = f"{learn} --learn-votes fashion-mini --vote-images 128", tmp_path / "new"
+    for words, message in (
+        (f"{common} --epsilon 0.1 --out {tmp_path}/other", "expected a 'calibrate' run"),
+        (f"{common} --epsilon 0.001 --out {new}", "expected at least 1498 certified images"),
+        (f"{common} --epsilon 0.1 --held-out {tmp_path}/none --out {new}", "--held-out"),
+        (
+            f"{learn} --learn-votes npy:{tmp_path}/seen.npy --epsilon 0.1 --held-out {certified}/held-out --out {new}",
+            "expected none of the held-out images, got 1 of them",
+        ),
+    ):
+        assert run(words.split()) == 2
+        assert message in capsys.readouterr().err
+        assert not (new / "learnt-votes").exists()
+        assert not (tmp_path / "other/learnt-votes").exists()

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from heatsmooth.calibration import Calibration
 from heatsmooth.errors import InputError
+from heatsmooth.exporting.one_pass import OnePassNetwork
 from heatsmooth.learnt_radius import LearntRadius
 from heatsmooth.models.checkpoint import load_state
 from heatsmooth.models.votes import (
@@ -139,3 +141,16 @@ def test_older_versions_refuse_a_calibration_with_a_head() -> None:
     assert Calibration.from_json(with_head.to_json()) == with_head
     with pytest.raises(InputError, match="expected format 2"):
         Calibration.from_json({**with_head.to_json(), "format": 1})
+
+
+def test_an_exported_copy_without_finite_votes_claims_nothing() -> None:
+    class Broken(VoteCopy):
+        def forward(self, images: Tensor) -> Tensor:
+            votes = super().forward(images)
+            return torch.where(images.flatten(1)[:, :1] > 0.5, -torch.inf, votes)
+
+    calibration = Calibration(((0.9, 0.2),), 2, 0.05, 0.001, 0.25, 10, 20)
+    model, images = Threshold().eval(), torch.tensor([0.1, 0.9]).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+    *_, radius = OnePassNetwork(model, sigma=0.25, calibration=calibration, head=Broken(model)).eval()(images)
+    assert radius[0] == pytest.approx(0.2)
+    assert radius[1] == 0

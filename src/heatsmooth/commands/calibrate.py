@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from heatsmooth.under_attack import AttackCalibration
 
 
+COPY = "learnt-votes"
+"""The run of a copy that learns votes, inside that of the calibration."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attack:
     """The attacker that a radius must withstand, and the noisy passes that it takes."""
@@ -56,9 +60,11 @@ class CalibrationSummary(Summary):
     passes: int | None = None
     """Under attack: noisy passes per image."""
     head: str | None = None
-    """Hash of the head that predicts the classes of noisy copies."""
+    """Hash of the head, or the copy of the network, that predicts the classes of noisy copies."""
+    few_steps: str | None = None
+    """Where a copy had too few steps to learn much: a sentence that says so."""
     agreement: float | None = None
-    """With a head: how often it names the most frequent class of the noisy copies of a calibration image."""
+    """With one of them: how often it names the most frequent class of the noisy copies of a calibration image."""
     agreement_of_network: float | None = None
     """The same for the network itself."""
 
@@ -70,7 +76,7 @@ class Calibrate(Command):
     The probability is over a new image and the calibration images, which must be of one kind; it is not for each image.
     The radius covers the Gaussian average. `predict` and `one-pass` use it. It does not hold for attacked images; with
     --under-attack it does, and takes passes with secret noise: see `predict`. With --learn-votes the radius is
-    for the class that a head predicts.
+    for the class that a head, or a copy of the network, predicts.
 
     Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --epsilon 0.1 --out runs/calibrated
     """
@@ -85,7 +91,8 @@ class Calibrate(Command):
     held_out: Path | None = None
     """Another 'certify' run, to measure the coverage on."""
     seed: int = field(default=0, metadata=RUNNING)
-    """Determines which images fit and which correct the radius, and the noise of the calibration images."""
+    """Determines which images fit and which correct the radius, the noise of the calibration images, and how votes are
+    learnt."""
     attack: Attack = field(default=Attack(), metadata=grouped("Under attack", main=("under_attack",)))
     votes: Votes = field(default=Votes(), metadata=grouped("Votes", main=("learn_votes",)))
     again: Again = field(default=Again(), metadata=grouped("Image files"))
@@ -105,8 +112,10 @@ class Calibrate(Command):
         return by_the_leader(self.again.device, lambda: self._calibrated(progress))
 
     def _calibrated(self, progress: Progress) -> CalibrationSummary:
+        from heatsmooth.calibration import FITTED, allowed_errors
         from heatsmooth.commands.calibrated import ATTACK_FILE, CALIBRATION_FILE
         from heatsmooth.commands.certified import CertifiedRun
+        from heatsmooth.commands.voting import few_vote_steps
         from heatsmooth.data.images import size_of
         from heatsmooth.identity import network_settings
         from heatsmooth.models import identify, is_onnx, save, save_onnx
@@ -127,10 +136,10 @@ class Calibrate(Command):
                 f"`certificates` {self.certificates}: expected those of the model ({what} {own!r}), got another's "
                 f"({theirs!r}); certify it first"
             )
-        head = self._head(model, certified, progress)
-        certificates = self._examples(model, head, certified, certified.certificates(), progress)
-        calibration = self._radius(model, identity, certified, certificates, head, progress)
-        attacked = self.attack.under_attack is not None
+        others = self._held_out(model, certified)
+        images = len(certified.certificates())
+        allowed_errors(images - math.floor(images * FITTED), self.epsilon, images=images)
+        attacked, voting = self.attack.under_attack is not None, self.votes.learn_votes is not None
         settings = {
             **network_settings(model=identity),
             "certificate": certified.info.settings["certificate"],
@@ -138,9 +147,12 @@ class Calibrate(Command):
             "epsilon": self.epsilon,
             "seed": self.seed,
             **(asdict(self.attack) if attacked else {}),
-            **(self.votes.describe() if head else {}),
+            **(self.votes.describe() if voting else {}),
         }
         with Run(self.out, "calibrate", settings) as run:
+            head = self._head(model, [certified, *([] if others is None else [others])], progress)
+            certificates = self._examples(model, head, certified, certified.certificates(), progress)
+            calibration = self._radius(model, identity, certified, certificates, head, progress)
             if is_onnx(model):
                 save_onnx(model, self.out)
             else:
@@ -156,22 +168,24 @@ class Calibrate(Command):
             subject=calibration.subject,
             basis=str(calibration.basis),
             largest_radius=round_down(max((radius for _, radius in calibration.steps), default=0.0), 4),
-            held_out=self._coverage(model, calibration, certified, head, progress),
+            held_out=self._coverage(model, calibration, certified, others, head, progress),
             rho=self.attack.under_attack,
             passes=self.attack.passes if attacked else None,
             head=calibration.head,
+            few_steps=few_vote_steps(self.out / COPY, self.votes),
             agreement=_agreement(certificates) if head else None,
             agreement_of_network=_agreement(Certificates.of(certified.certificates())) if head else None,
         )
 
-    def _head(self, model: "Classifier", certified: "CertifiedRun", progress: Progress) -> "Voter | None":
-        """The head that was asked for, learnt."""
+    def _head(self, model: "Classifier", unseen: "list[CertifiedRun]", progress: Progress) -> "Voter | None":
+        """The head or copy that was asked for, learnt."""
         from heatsmooth.commands.voting import learnt_votes
 
         if self.votes.learn_votes is None:
             return None
-        out = self.out / "learnt-votes"
-        return learnt_votes(model, certified, self.votes, self.again, seed=self.seed, out=out, progress=progress)
+        return learnt_votes(
+            model, unseen, self.votes, self.again, seed=self.seed, out=self.out / COPY, progress=progress
+        )
 
     def _examples(
         self,
@@ -204,7 +218,7 @@ class Calibrate(Command):
         progress: Progress,
     ) -> "Calibration | AttackCalibration":
         """The calibration that was asked for."""
-        from heatsmooth.calibration import FITTED, Recorded, allowed_errors, calibrate
+        from heatsmooth.calibration import Recorded, calibrate
         from heatsmooth.certification.noisy_passes import noisy_passes
         from heatsmooth.commands.voting import certified_images
         from heatsmooth.device import accelerator
@@ -221,13 +235,10 @@ class Calibrate(Command):
         rho = self.attack.under_attack
         if rho is None:
             return calibrate(certificates, epsilon=self.epsilon, **about)
-        require(self.held_out is None, "`held_out`: expected none beside `under_attack`, got one; leave it out")
         noise = (
             usual_noise(rho, certificates.sigma, self.attack.passes) if self.attack.noise is None else self.attack.noise
         )
         check_attack(rho, noise, self.attack.passes, self.attack.noise_samples)
-        images = len(certificates)
-        allowed_errors(images - math.floor(images * FITTED), self.epsilon, images=images)
         passes = noisy_passes(
             copy.deepcopy(model).to(accelerator(self.again.device).device),
             certified_images(certified, certificates.indices.tolist(), self.again, progress),
@@ -239,28 +250,37 @@ class Calibrate(Command):
         votes = self.attack.passes
         return calibrate_under_attack(certificates, passes, rho=rho, epsilon=self.epsilon, votes=votes, **about)
 
+    def _held_out(self, model: "Classifier", certified: "CertifiedRun") -> "CertifiedRun | None":
+        """The run to measure the coverage on, if one is named; it must be of the same network, made alike."""
+        from heatsmooth.commands.certified import CertifiedRun
+        from heatsmooth.models import is_known_as
+
+        if (held_out := self.held_out) is None:
+            return None
+        attacked = self.attack.under_attack is not None
+        require(not attacked, "`held_out`: expected none beside `under_attack`, got one; leave it out")
+        others = CertifiedRun.read(held_out, "held_out")
+        alike = is_known_as(model, others.info.identity()) and others.settings == certified.settings
+        require(alike, f"`held_out` {held_out}: expected certificates of the same model made alike, got others")
+        rest = _not_calibrated_on(others, certified)
+        require(bool(rest), f"`held_out` {held_out}: expected images not calibrated on, got none; certify others")
+        return others
+
     def _coverage(
         self,
         model: "Classifier",
         calibration: "Calibration | AttackCalibration",
         certified: "CertifiedRun",
+        others: "CertifiedRun | None",
         head: "Voter | None",
         progress: Progress,
     ) -> Coverage | None:
         """The coverage on the held-out images that were not calibrated on, if there are held-out images."""
         from heatsmooth.calibration import Calibration, coverage
-        from heatsmooth.commands.certified import CertifiedRun
-        from heatsmooth.models import is_known_as
 
-        if (held_out := self.held_out) is None or not isinstance(calibration, Calibration):
+        if others is None or not isinstance(calibration, Calibration):
             return None
-        others = CertifiedRun.read(held_out, "held_out")
-        alike = is_known_as(model, others.info.identity()) and others.settings == certified.settings
-        require(alike, f"`held_out` {held_out}: expected certificates of the same model made alike, got others")
-        same_data = others.info.chosen.data.name == certified.info.chosen.data.name
-        used = {item.index for item in certified.certificates()} if same_data else set()
-        rest = [item for item in others.certificates() if item.index not in used]
-        require(bool(rest), f"`held_out` {held_out}: expected images not calibrated on, got none; certify others")
+        rest = _not_calibrated_on(others, certified)
         return coverage(calibration, self._examples(model, head, others, rest, progress))
 
     def show(self, result: Any) -> None:
@@ -273,6 +293,13 @@ class Calibrate(Command):
             covered = f"{held_out['covered']} of {held_out['images']} images covered"
             share = f"{held_out['coverage']:.1%} [{low:.1%}, {high:.1%}]"
             print(f"held out: {covered}, {share}, expected at least {1 - self.epsilon:.1%}")
+
+
+def _not_calibrated_on(others: "CertifiedRun", certified: "CertifiedRun") -> "list[Certificate]":
+    """The certificates of the one run whose images are not among those of the other."""
+    same_data = others.info.chosen.data.name == certified.info.chosen.data.name
+    used = {item.index for item in certified.certificates()} if same_data else set()
+    return [item for item in others.certificates() if item.index not in used]
 
 
 def _agreement(certificates: "Certificates") -> float:

@@ -26,7 +26,7 @@ def read_calibration(source: Path, network: Classifier) -> Calibration | None:
 
 
 def read_voter(source: Path, network: Classifier, calibration: Calibration | AttackCalibration | None) -> Voter | None:
-    """The head beside a calibration, in evaluation mode on the CPU, if the calibration has one; it must be that one."""
+    """The head or copy beside a calibration, in evaluation mode, if the calibration has one; it must be that one."""
     if calibration is None or calibration.head is None:
         return None
     head = load_voter(source / VOTES_FILE, network)

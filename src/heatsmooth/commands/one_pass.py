@@ -41,7 +41,7 @@ class OnePass(Command):
     """State the class and the calibrated radius of each image from one pass. The network must be calibrated.
 
     The radius covers the Gaussian average. For an image like the calibration images, it is too large with probability
-    at most ε + α. After `calibrate --learn-votes`, the class is that which the head predicts for the average. With
+    at most ε + α. After `calibrate --learn-votes`, the class is that which is predicted for the average. With
     --under-attack, this also holds for images that were changed within the ρ of the calibration.
 
     Example: heatsmooth one-pass --data fashion-mini --from runs/calibrated --out runs/one-pass

@@ -58,7 +58,7 @@ class Predict(Command):
                 f"σ={self.settings.sigma:g}, which nothing checks."
             )
         if predictions[0].one_pass_basis is not None:
-            covered = "this class" if self._own_class(predictions) else "the class†, which a head predicts for it"
+            covered = "this class" if self._own_class(predictions) else "the class†, which is predicted for it"
             print(f"† L2 radius of the average, for {covered}: {predictions[0].one_pass_basis}. 0 claims nothing.")
         if predictions[0].certified_radius is not None:
             print("‡ L2 radius of the network in one pass, proven: deterministic. 0 claims nothing.")

@@ -33,8 +33,8 @@ class Votes:
     vote_samples: int = 4
     """Noisy copies of each; with `vote_epochs`, in each epoch."""
     vote_epochs: int = 0
-    """Train a copy of the network for so many epochs, for still larger radii. 0: only a head learns, in one pass over
-    the images."""
+    """Train a copy of the network for so many epochs. With some thousand steps, radii are still larger. 0: only a
+    small head learns, which takes minutes."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "vote_images", "vote_samples")
@@ -102,7 +102,7 @@ def certified_images(certified: "CertifiedRun", indices: list[int], again: Again
 
 def learnt_votes(
     model: "Classifier",
-    certified: "CertifiedRun",
+    unseen: "list[CertifiedRun]",
     votes: Votes,
     again: Again,
     *,
@@ -110,8 +110,9 @@ def learnt_votes(
     out: Path,
     progress: Progress,
 ) -> "Voter":
-    """The head or copy that learns the votes, on the CPU; images that are also calibration images are refused.
+    """The head or copy that learns the votes, on the CPU.
 
+    ``unseen``: the calibration images, then others to measure on; images to learn from that are among them are refused.
     ``out``: the run directory of a copy, which continues there.
     """
     from heatsmooth.data import load_images
@@ -122,9 +123,9 @@ def learnt_votes(
     from heatsmooth.models.votes import VOTES_FILE, load_voter, save_voter
     from heatsmooth.runs import Run
     from heatsmooth.training.loop import STATE_FILE
-    from heatsmooth.training.votes import learn_votes
+    from heatsmooth.training.votes import copying, learn_votes
 
-    name = str(votes.learn_votes)
+    name, certified = str(votes.learn_votes), unseen[0]
     size = size_of(*certified.shape[1:])
     images = load_images(name, "train", root=again.data_root, image_size=size, progress=progress)
     images = images.sampled(votes.images).without_labels()
@@ -132,13 +133,7 @@ def learnt_votes(
         images.shape == certified.shape,
         f"`learn_votes` {name}: expected images of {certified.shape}, as certified, got {images.shape}; use others",
     )
-    indices = [item.index for item in certified.certificates()]
-    shared = len(_contents(images) & _contents(certified_images(certified, indices, again, progress)))
-    require(
-        shared == 0,
-        f"`learn_votes` {name}: expected none of the calibration images, got {shared} of them, which would make the "
-        "guarantee void; name other images",
-    )
+    _refuse_shared(name, images, unseen, again, progress)
     network, sigma = copy.deepcopy(model).to(accelerator(again.device).device), certified.settings.sigma
     learn = partial(learn_votes, network, images, sigma=sigma, samples=votes.vote_samples, seed=seed, progress=progress)
     if not votes.vote_epochs:
@@ -148,25 +143,55 @@ def learnt_votes(
         **network_settings(model=identify(model, images.shape)),
         "sigma": sigma,
         "samples": votes.vote_samples,
-        "epochs": votes.vote_epochs,
+        "plan": copying(votes.vote_epochs).describe(),
         "seed": seed,
     }
     with Run(out, "learn-votes", settings) as run:
         if not run.done:
             save_voter(learn(epochs=votes.vote_epochs, out=out).cpu(), out / VOTES_FILE)
             run.update(status="done", model_hash=settings["model"])
-            (out / STATE_FILE).unlink(missing_ok=True)
+        (out / STATE_FILE).unlink(missing_ok=True)
         return load_voter(out / VOTES_FILE, model)
 
 
-def _contents(images: "ImageSet") -> set[str]:
+def few_vote_steps(out: Path, votes: Votes) -> str | None:
+    """What to tell a person whose copy, with the run directory ``out``, had too few steps to learn much."""
+    from heatsmooth.runs import read_json
+    from heatsmooth.training.execution import few_steps
+    from heatsmooth.training.votes import copying
+
+    if not votes.vote_epochs:
+        return None
+    plan, images = copying(votes.vote_epochs), read_json(out / "run.json")["settings"]["data"]["images"]
+    return few_steps(plan, max(1, images // plan.batch_size), aim="larger radii", option="--vote-epochs")
+
+
+def _refuse_shared(
+    name: str, images: "ImageSet", unseen: "list[CertifiedRun]", again: Again, progress: Progress
+) -> None:
+    """Refuse images to learn from that are also calibration images, or held out."""
+    learnt = _contents(images, progress)
+    whats = (("calibration", "which would make the guarantee void"), ("held-out", "which would make them look better"))
+    for run, (what, why) in zip(unseen, whats, strict=False):
+        indices = [item.index for item in run.certificates()]
+        shared = len(learnt & _contents(certified_images(run, indices, again, progress), progress))
+        require(
+            shared == 0,
+            f"`learn_votes` {name}: expected none of the {what} images, got {shared} of them, {why}; name other images",
+        )
+
+
+def _contents(images: "ImageSet", progress: Progress) -> set[str]:
     """A hash of each image."""
     import torch
 
     from heatsmooth.runs import sha256
 
-    batches = torch.arange(len(images)).split(500)
-    return {sha256(image.contiguous().numpy().tobytes()) for some in batches for image in images.images(some)}
+    found: set[str] = set()
+    for some in torch.arange(len(images)).split(500):
+        found.update(sha256(image.contiguous().numpy().tobytes()) for image in images.images(some))
+        progress("comparing images", int(some[-1]) + 1, len(images))
+    return found
 
 
 def predicted_votes(model: "Classifier", head: "Voter", images: "ImageSet", device: str | None) -> "Floats":

@@ -19,7 +19,8 @@ LEVEL_MARGIN = 1 - 1e-12
 class OnePassNetwork(nn.Module):
     """Probabilities, class and radii from one pass of ``model``: those that it, ``sigma`` and ``calibration`` give.
 
-    With a ``head``, also the votes that it predicts and their class, which the calibrated radius is then for.
+    With a ``head``, also the votes that it predicts and their class, which the calibrated radius is then for. If it is
+    a copy of the network, it makes a pass of its own.
 
     Radii are L2 in [0, 1] pixels and rounded down. The L-bound covers the network, if it is exactly an average over
     N(0, σ²I). The calibrated radius covers the average, see ``Calibration``. The certified radius covers the network,
@@ -57,6 +58,8 @@ class OnePassNetwork(nn.Module):
         pixels = images.flatten(1)
         inside = ((pixels >= -EDGE) & (pixels <= 1 + EDGE)).all(1)  # False for NaN
         valid = inside & logits.isfinite().all(1)
+        if self.head is not None:
+            valid = valid & votes.isfinite().all(1)
         predicted, *radii = self.conclusions(probabilities, shares)
         if self.proven is not None:
             predicted = logits.argmax(1)

@@ -221,13 +221,16 @@ def voter_hash(voter: Voter) -> str:
 def require_voter(known: str | None, voter: Voter | None) -> None:
     """Refuse another voter than that of a calibration; ``known``: its hash, None for a calibration without one."""
     own = None if voter is None else voter_hash(voter)
-    require(own == known, f"`head`: expected the head of the calibration ({known}), got another ({own}); use that one")
+    require(own == known, f"`head`: expected the one of the calibration ({known}), got another ({own}); use that one")
 
 
 def _read_spec(path: Path, metadata: Mapping[str, Any]) -> HeadSpec:
     facts = dict(metadata)
     number = facts.pop("format", None)
-    require(number == FORMAT, f"{path}: expected a head of format {FORMAT}, got {number!r}; calibrate again")
+    require(
+        number == FORMAT,
+        f"{path}: expected votes of format {FORMAT} or {FORMAT_OF_COPY}, got {number!r}; calibrate again",
+    )
     try:
         return HeadSpec(**facts)
     except TypeError:

@@ -64,7 +64,7 @@ class Prediction:
     """Calibrated L2 radius of the average, for the class of one pass, or for ``one_pass_class``; 0 claims nothing."""
     one_pass_basis: str | None = None
     one_pass_class: int | None = None
-    """The class of the average, as a head predicts it; None if the calibration has no head."""
+    """The class of the average, as a head or copy predicts it; None if the calibration has neither."""
     certified_radius: float | None = None
     """Deterministic L2 radius of the network; 0 claims nothing. None unless it is Lipschitz by construction."""
     certified_basis: BasisKind | None = None

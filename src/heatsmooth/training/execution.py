@@ -96,10 +96,12 @@ def unlabelled_feed(images: Source, plan: Plan, seed: int) -> Feed:
     return LoaderFeed(images, seed)
 
 
-def few_steps(plan: Plan, per_epoch: int) -> str | None:
+def few_steps(
+    plan: Plan, per_epoch: int, *, aim: str = "a more robust network", option: str = "--epochs"
+) -> str | None:
     """What to tell a person whose training hardly gets beyond its warm-up; None if it does.
 
-    ``per_epoch``: steps per epoch.
+    ``per_epoch``: steps per epoch. ``aim``: what more steps bring. ``option``: where the epochs are chosen.
 
     >>> few_steps(Plan(warmup_steps=100), per_epoch=12)
     '12 steps are few, and the first 100 are small ones: for a more robust network, use more images or --epochs 17'
@@ -108,8 +110,8 @@ def few_steps(plan: Plan, per_epoch: int) -> str | None:
     if steps >= 2 * warmup:
         return None
     return (
-        f"{steps} steps are few, and the first {warmup} are small ones: for a more robust network, use more images or "
-        f"--epochs {math.ceil(2 * warmup / per_epoch)}"
+        f"{steps} steps are few, and the first {warmup} are small ones: for {aim}, use more images or "
+        f"{option} {math.ceil(2 * warmup / per_epoch)}"
     )
 
 

@@ -38,6 +38,11 @@ SCALING = 1000
 """Images on which the scale of a copy's logits is chosen."""
 
 
+def copying(epochs: int) -> Plan:
+    """How a copy learns for so many epochs."""
+    return replace(COPYING, epochs=epochs)
+
+
 def learn_votes(
     model: nn.Module,
     images: ImageSet | Tensor,
@@ -51,7 +56,8 @@ def learn_votes(
 ) -> Voter:
     """A head or copy, in evaluation mode, that predicts the classes of noisy copies from one pass.
 
-    ``model`` never changes. A copy predicts better than a head, and takes a training.
+    ``model`` never changes. A copy that learns for some thousand steps predicts better than a head. After a few hundred
+    it can be worse.
 
     ``model``: takes images in [0, 1] to logits, in evaluation mode.
     ``images``: unlabelled images, such as the training images. They must not be calibration images. Each is mirrored
@@ -60,7 +66,8 @@ def learn_votes(
     ``samples``: noisy copies per image, for a copy also per epoch. More images are worth more than more samples.
     ``epochs``: how often a copy of the network sees the images; 0: a head learns instead.
     ``seed``: determines every random number.
-    ``out``: a directory, for a copy: a call that is killed and repeated continues there.
+    ``out``: a directory, for a copy: a call that is killed and repeated continues there. Name another one for other
+    arguments.
     """
     require(sigma > 0, f"`sigma`: expected a positive number, got {sigma}")
     require(samples > 0, f"`vote_samples`: expected at least 1, got {samples}; 4 is usual")
@@ -81,7 +88,7 @@ def learn_votes(
     if epochs:
         execution = execution_in(out, None, seed=seed, device=device_of(model).type, progress=progress)
         objective = partial(vote_learning, sigma=sigma, samples=samples)
-        return _learnt_copy(model, scale, source, objective, replace(COPYING, epochs=epochs), execution)
+        return _learnt_copy(model, scale, source, objective, copying(epochs), execution)
     head.scale.data.fill_(scale)
     fit(head, _score, passes, LEARNING, accelerator=processes, seed=seed, what="learning votes", progress=progress)
     return head
@@ -109,9 +116,10 @@ def vote_learning(
 ) -> dict[str, Tensor]:
     """The loss of a copy: the cross-entropy of its answer and the classes of noisy copies of each image."""
     logits = student(batch.images)
+    shares = torch.zeros_like(logits)
     with torch.no_grad():
-        classes = teacher(batch.noisy(sigma, samples)).argmax(1).unflatten(0, (samples, -1))
-        shares = F.one_hot(classes, logits.shape[1]).to(logits).mean(0)
+        for noise in batch.noise(samples):
+            shares += F.one_hot(teacher(batch.images + sigma * noise).argmax(1), logits.shape[1]) / samples
     return {"loss": F.cross_entropy(logits, shares)}
 
 
