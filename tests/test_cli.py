@@ -109,6 +109,7 @@ def test_bad_input_is_one_line(tmp_path: Path, network: Path, capsys: pytest.Cap
     (tmp_path / "file").write_text("")
     assert "writable directory" in refused(capsys, *changed("--out", tmp_path / "file/x"))
     assert "--epochs: expected at least 1" in refused(capsys, *good, "--epochs", 0)
+    assert "--epochs: expected a whole number, got '1.5'" in refused(capsys, *good, "--epochs", 1.5)
     assert not out.exists()
 
 

@@ -243,6 +243,8 @@ def _reader(option: Option) -> Callable[[str], Any] | None:
     if hasattr(option.kind, "parse"):
         parse: Callable[[str], Any] = option.kind.parse
         return parse
+    if option.kind is int:
+        return int  # the parser would round
     if not option.several:
         return None
     kind = get_args(option.kind)[0]
