@@ -9,8 +9,8 @@ from heatsmooth.training.settings import Baseline, HeatChanges, Plan, PlanChange
 
 
 def _by(rival: Rival) -> Smoothed:
-    """The person's network, smoothed by a method of others."""
-    return Smoothed("undefended", None, rival=rival)
+    """The person's network, smoothed by a method of others, which answers by its average as in their papers."""
+    return Smoothed("undefended", None, rival=rival, stochastic=True)
 
 
 def _methods(
