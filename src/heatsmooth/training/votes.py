@@ -26,21 +26,21 @@ from heatsmooth.progress import Progress, silent
 from heatsmooth.training.batches import Batch, Place
 from heatsmooth.training.execution import Execution, Teacher, execution_in, unlabelled_feed
 from heatsmooth.training.loop import fit
-from heatsmooth.training.settings import Plan
+from heatsmooth.training.settings import FEW_EPOCHS, Plan
 
 TOGETHER = 100
 """Images whose passes are made together. Another number would give other noise."""
 LEARNING = Plan(epochs=15, batch_size=128, lr=0.003, optimizer="adam", warmup=0.1)
 """How the head learns, from passes that are made once."""
-COPYING = Plan(batch_size=64, lr=0.02, optimizer="muon", warmup_steps=100, shifts=False)
+COPYING = Plan(batch_size=64, lr=0.02, optimizer="muon", warmup_steps=100)
 """How a copy learns. It begins close to its goal, so that it takes smaller steps than ``smooth``."""
 SCALING = 1000
 """Images on which the scale of a copy's logits is chosen."""
 
 
 def copying(epochs: int) -> Plan:
-    """How a copy learns for so many epochs."""
-    return replace(COPYING, epochs=epochs)
+    """How a copy learns for so many epochs. Shifts are harder to learn, but without them it would memorise images."""
+    return replace(COPYING, epochs=epochs, shifts=epochs > FEW_EPOCHS)
 
 
 def learn_votes(
@@ -61,7 +61,7 @@ def learn_votes(
 
     ``model``: takes images in [0, 1] to logits, in evaluation mode.
     ``images``: unlabelled images, such as the training images. They must not be calibration images. Each is mirrored
-    at random, and for a head also shifted.
+    at random; also shifted for a head, and for a copy in more than three epochs.
     ``sigma``: standard deviation of the noise of the average, in [0, 1] pixels.
     ``samples``: noisy copies per image, for a copy also per epoch. More images are worth more than more samples.
     ``epochs``: how often a copy of the network sees the images; 0: a head learns instead.
