@@ -76,7 +76,7 @@ class Calibrate(Command):
     The probability is over a new image and the calibration images, which must be of one kind; it is not for each image.
     The radius covers the Gaussian average. `predict` and `one-pass` use it. It does not hold for attacked images; with
     --under-attack it does, and takes passes with secret noise: see `predict`. With --learn-votes the radius is
-    for the class that a head, or a copy of the network, predicts.
+    for the class that is predicted for the average.
 
     Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --epsilon 0.1 --out runs/calibrated
     """

@@ -31,7 +31,7 @@ class Votes:
     vote_images: int | None = None
     """Number of these images (default: 20,000 for a head, all with `vote_epochs`)."""
     vote_samples: int = 4
-    """Noisy copies of each; with `vote_epochs`, in each epoch."""
+    """Noisy copies per image; with `vote_epochs`, per epoch."""
     vote_epochs: int = 0
     """Train a copy of the network for so many epochs. With some thousand steps, radii are still larger. 0: only a
     small head learns, which takes minutes."""
