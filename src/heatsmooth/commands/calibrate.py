@@ -74,9 +74,8 @@ class Calibrate(Command):
     """Learn a radius from one pass that is too large for a new image with probability at most ε, plus α.
 
     The probability is over a new image and the calibration images, which must be of one kind; it is not for each image.
-    The radius covers the Gaussian average. `predict` and `one-pass` use it. It does not hold for attacked images; with
-    --under-attack it does, and takes passes with secret noise: see `predict`. With --learn-votes the radius is
-    for the class that is predicted for the average.
+    The radius covers the Gaussian average. It holds for attacked images only with --under-attack, from passes with
+    secret noise. With --learn-votes it is for the predicted class of the average.
 
     Example: heatsmooth calibrate --from runs/smoothed --certificates runs/certified --epsilon 0.1 --out runs/calibrated
     """

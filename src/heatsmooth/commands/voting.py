@@ -29,9 +29,9 @@ class Votes:
     """For larger radii, learn the classes of noisy copies from this data set. Its training images are used, without
     labels. No calibration image may be among them."""
     vote_images: int | None = None
-    """Number of these images (default: 20,000 for a head, all with `vote_epochs`)."""
+    """Number of these images (default: 20,000, or all). All are the default with `vote_epochs`."""
     vote_samples: int = 4
-    """Noisy copies per image; with `vote_epochs`, per epoch."""
+    """Noisy copies per image. With `vote_epochs`, in each epoch."""
     vote_epochs: int = 0
     """Train a copy of the network for so many epochs. With some thousand steps, radii are still larger. 0: only a
     small head learns, which takes minutes."""
