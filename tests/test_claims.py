@@ -15,9 +15,17 @@ from heatsmooth.comparing.gains import shares_differ
 from heatsmooth.comparing.paper import CIFAR10_PAPER, CLAIMS
 from heatsmooth.comparing.recipe import Method, Recipe, Smoothed, Stated, Trained
 from heatsmooth.comparing.recipes import RECIPES
+from heatsmooth.comparing.trades import trades
 from heatsmooth.progress import silent
 from heatsmooth.reporting import build_report
-from heatsmooth.reporting.claims import claims_of, claims_table, rates_table, timesteps_table
+from heatsmooth.reporting.claims import (
+    claims_of,
+    claims_table,
+    rates_table,
+    timesteps_table,
+    trades_of,
+    trades_table,
+)
 from heatsmooth.results.audit import Distances
 from heatsmooth.results.certificates import Certificate
 from heatsmooth.results.claims import Claim, ClaimVerdict
@@ -26,6 +34,7 @@ from heatsmooth.results.rates import ChosenRate
 from heatsmooth.results.schema import to_json
 from heatsmooth.results.timesteps import TIMESTEPS_FILE, Approach, TimestepsResult
 from heatsmooth.runs import Records, write_json
+from heatsmooth.training.field import Consistency
 from heatsmooth.training.settings import Baseline, Plan, preset
 from tests.conftest import certificate_of
 
@@ -167,6 +176,37 @@ def test_the_approach_to_the_average_is_a_claim_and_a_table(places: list[Path]) 
 
 def test_claims_about_methods_that_are_not_compared_are_left_out(places: list[Path]) -> None:
     assert claims(recipe_of(Stated("", "", HEAT, "smoothadv", Measure.ACR)), places) == ()
+
+
+def test_a_rival_is_compared_with_the_nearest_row_that_is_as_accurate_on_clean_images(tmp_path: Path) -> None:
+    """Of 10 images, the rows answer 9, 7 and 5 as labelled, the rival 6: so it is compared with the second."""
+    correct = {"bootcamp": 9, "strong": 7, "stronger": 5, "rival": 6}
+    for name, count in correct.items():
+        radius = 0.3 if name == "strong" else 0.1
+        how: dict[str, Any] = {"label": 1, "sigma": 0.25, "radius": radius}
+        right = [certificate_of(index=index, **how) for index in range(count)]
+        wrong = [certificate_of(index=index, **(how | {"label": 0})) for index in range(count, 10)]
+        certified(tmp_path / f"{name}-certified", right + wrong)
+    methods: dict[str, Method] = {name: Smoothed("undefended") for name in ("bootcamp", "strong", "stronger")}
+    methods |= {"rival": Smoothed("undefended", None, rival=Consistency())}
+    recipe = Recipe("", "cifar10", "tiny", 0.25, methods)
+    found = trades(recipe, [tmp_path])
+    assert {(claim.larger, claim.smaller) for claim in found} == {("strong", "rival")}
+    by_measure = {claim.measure: claim.values for claim in found}
+    assert by_measure == {
+        Measure.ANSWER_ACCURACY: pytest.approx((0.7, 0.6)),
+        Measure.CERTIFIED_AT_025: pytest.approx((0.7, 0)),
+        Measure.ACR: pytest.approx((0.21, 0.06)),
+    }
+    slower = recipe.methods | {"strong": Smoothed("undefended", plan={"epochs": 10})}
+    assert {claim.larger for claim in trades(replace(recipe, methods=slower), [tmp_path])} == {"bootcamp"}
+    without = {name: methods[name] for name in ("stronger", "rival")}
+    assert trades(replace(recipe, methods=without), [tmp_path]) == ()
+    shown = Comparison(methods={}, trades=found)
+    assert trades_of(shown)[0]["at the same clean accuracy"] == "clean accuracy of the answers: strong > rival"
+    table = trades_table([("", shown)])
+    assert table is not None
+    assert table.cells[1][:2] == ["certified accuracy at 0.25: strong > rival", "0.7, 0"]
 
 
 CLAIM = Claim(

@@ -198,15 +198,18 @@ class Compare(Command):
         print(f"Report: {comparison.report}")
 
     def _show_claims(self, comparison: "Comparison") -> None:
-        """Print the claims of the paper and the distances after each timestep, if there are any."""
-        from heatsmooth.reporting.claims import CLAIMS_EXPLAINED, TIMESTEPS_EXPLAINED, claims_of, timesteps_of
+        """Print the trades, the claims of the paper and the distances after each timestep, if there are any."""
+        from heatsmooth.reporting import claims
 
-        if rows := timesteps_of(comparison):
+        if rows := claims.trades_of(comparison):
+            show_table(rows, "At the same clean accuracy")
+            print(claims.TRADES_EXPLAINED)
+        if rows := claims.timesteps_of(comparison):
             show_table(rows, "Distance to the Gaussian average of the teacher")
-            print(TIMESTEPS_EXPLAINED)
-        if rows := claims_of(comparison):
+            print(claims.TIMESTEPS_EXPLAINED)
+        if rows := claims.claims_of(comparison):
             show_table(rows, "The paper's claims")
-            print(CLAIMS_EXPLAINED)
+            print(claims.CLAIMS_EXPLAINED)
 
     def _show_sampled(self, comparison: "Comparison") -> None:
         """Print the figures of the methods whose average is certified."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,8 @@ RADII = {
     Measure.CERTIFIED_AT_0: 0.0,
     Measure.CERTIFIED_AT_01: 0.1,
     Measure.CERTIFIED_AT_02: 0.2,
+    Measure.CERTIFIED_AT_025: 0.25,
+    Measure.CERTIFIED_AT_05: 0.5,
 }
 """Certified accuracy at these radii."""
 STATISTICS: dict[Kind, Callable[..., Values]] = {"share": np.nanmean, "mean": np.nanmean, "median": np.nanmedian}
@@ -32,20 +34,20 @@ def claims(recipe: Recipe, places: list[Path]) -> tuple[Claim, ...]:
     - ``recipe``: the comparison.
     - ``places``: the directory of the runs of each seed. A claim uses the seeds that both methods have.
     """
-    runs = _Runs(recipe, {})
+    runs = Runs(recipe)
     return tuple(
-        runs.claim(stated, min((recipe.seeds_of(name, places) for name in (stated.larger, stated.smaller)), key=len))
+        runs.claim(stated, recipe.seeds_of_both(stated.larger, stated.smaller, places))
         for stated in recipe.claims
         if {stated.larger, stated.smaller} <= recipe.compared.keys()
     )
 
 
 @dataclass(frozen=True)
-class _Runs:
+class Runs:
     """The runs of a comparison, read once."""
 
     recipe: Recipe
-    _read: dict[Path, Certificates]
+    _read: dict[Path, Certificates] = field(default_factory=dict)
 
     def claim(self, stated: Stated, places: list[Path]) -> Claim:
         """What these seeds show about a claim."""
@@ -72,10 +74,10 @@ class _Runs:
 
     def _over_images(self, stated: Stated, places: list[Path]) -> "_Found":
         names = (stated.larger, stated.smaller)
-        (kind, larger), (_, smaller) = (self._values(name, stated.measure, places) for name in names)
+        (kind, larger), (_, smaller) = (self.values(name, stated.measure, places) for name in names)
         return difference(kind, larger, smaller)
 
-    def _values(self, name: str, measure: Measure, places: list[Path]) -> tuple[Kind, Values]:
+    def values(self, name: str, measure: Measure, places: list[Path]) -> tuple[Kind, Values]:
         """How a measure summarises the images, and its value for each (seeds, images); NaN does not count."""
         kind: Kind = "median" if measure in (Measure.L_BOUND_MEDIAN, Measure.PGD_MEDIAN, Measure.DDN_MEDIAN) else "mean"
         if measure in RADII or measure is Measure.ANSWER_ACCURACY:

@@ -10,6 +10,7 @@ from heatsmooth.certification.settings import Settings
 from heatsmooth.comparing.claims import claims
 from heatsmooth.comparing.gains import gains, ratios
 from heatsmooth.comparing.recipe import Distilled, Recipe, Smoothed
+from heatsmooth.comparing.trades import trades
 from heatsmooth.results.attacks import AttackResults
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.comparison import TIMING_FILE, Comparison, Gain, Measure, MethodFigures, Ratio, Timing
@@ -37,6 +38,7 @@ def findings(recipe: Recipe, places: list[Path]) -> Comparison:
             name: MethodFigures.of([_proven_figures(place, name) for place in seeds]) for name, seeds in proven.items()
         },
         claims=claims(recipe, places),
+        trades=trades(recipe, places),
         timesteps=_timesteps(recipe, places[0]),
         rates={name: ChosenRate.read(places[0].parent / "rates" / f"{name}.json") for name in recipe.trials_needed},
         proven_images=None if first is None else len(NetworkCertificates.read(places[0] / f"{first}-certified")),

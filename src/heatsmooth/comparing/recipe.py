@@ -43,6 +43,16 @@ class Smoothed:
     """The trial that chooses its learning rate; None: it is that of the plan."""
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is HeatSmoothing as this project does it, not as the paper does, nor a method of others."""
+        return self.preset in ("bootcamp", "bootcamp-strong")
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the images."""
+        return self.plan.get("epochs", 1)
+
+    @property
     def denoiser(self) -> str | None:
         """The denoiser in front of the network, if the method makes one."""
         return self.rival.denoiser if isinstance(self.rival, Denoising) else None
@@ -199,6 +209,10 @@ class Recipe:
     def seeds_of(self, name: str, places: list[Path]) -> list[Path]:
         """Of the directories of all seeds, those that have this method."""
         return places if name in self.repeated else places[:1]
+
+    def seeds_of_both(self, one: str, other: str, places: list[Path]) -> list[Path]:
+        """Of the directories of all seeds, those that have both methods."""
+        return min((self.seeds_of(name, places) for name in (one, other)), key=len)
 
     def rehearsed(self) -> "Recipe":
         """The same stages on a few images, to see that everything runs."""

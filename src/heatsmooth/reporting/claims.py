@@ -16,6 +16,13 @@ CLAIMS_EXPLAINED = (
     "seconds is the range over seeds. L-bounds assume that the network is an exact average. Distances are upper "
     "bounds, found by attack. Radii are of the average, statistical."
 )
+TRADES_EXPLAINED = (
+    "Each method of others beside the row of HeatSmoothing that is nearest to it among those whose answers on clean "
+    "images are at least as accurate, after as many epochs without labels. Answers of others are by their average, as "
+    "in their papers. A verdict holds if the 95 % interval of the difference and the difference of every seed are "
+    "above 0, and does not hold if all are below 0. Intervals are over images, for these networks. Radii are of the "
+    "average, statistical."
+)
 TIMESTEPS_EXPLAINED = (
     "L2 distance of the probabilities in one pass to the Monte Carlo average of the teacher's under noise, mean over "
     "images. Timestep 0 is the teacher itself. In theory, the form that the paper trains tends to the average of "
@@ -25,8 +32,9 @@ TIMESTEPS_EXPLAINED = (
 
 def claim_row(claim: Claim) -> tuple[str, str, str, str, str]:
     """Claim, paper, here, difference with its interval, verdict."""
+    where = f" ({one_line(claim.where, 40)})" if claim.where else ""
     return (
-        f"{one_line(claim.claim, 120)} ({one_line(claim.where, 40)})",
+        f"{one_line(claim.claim, 120)}{where}",
         _pair(claim.paper),
         _pair(claim.values),
         NONE if claim.difference is None else f"{claim.difference:+.3g}{_between(claim.interval)}",
@@ -46,6 +54,35 @@ def claims_of(comparison: Comparison) -> list[dict[str, str]]:
     """The rows for the terminal."""
     heads = ("claim", "paper", "here", "difference", "verdict")
     return [dict(zip(heads, claim_row(claim), strict=True)) for claim in comparison.claims]
+
+
+def trades_of(comparison: Comparison) -> list[dict[str, str]]:
+    """The rows for the terminal."""
+    heads = ("at the same clean accuracy", "values", "difference", "verdict")
+    return [dict(zip(heads, trade_row(claim), strict=True)) for claim in comparison.trades]
+
+
+def trade_row(claim: Claim) -> tuple[str, str, str, str]:
+    """Claim, the two values, difference with its interval, verdict."""
+    words, _, here, difference, verdict = claim_row(claim)
+    return words, here, difference, verdict
+
+
+def trades_table(comparisons: Comparisons) -> Table | None:
+    """HeatSmoothing beside methods of others at the same clean accuracy."""
+    rows = []
+    for directory, comparison in comparisons:
+        for claim in comparison.trades:
+            words, *cells = trade_row(claim)
+            rows.append((words, directory, *cells))
+    columns = (
+        Column("Claim", words=True),
+        Column("Comparison", words=True),
+        Column("Values"),
+        Column("Difference (95\u00a0% interval)"),
+        Column("Verdict", words=True),
+    )
+    return finished(Table("At the same clean accuracy", columns, tuple(rows), TRADES_EXPLAINED, "trades"), comparisons)
 
 
 def claims_table(comparisons: Comparisons) -> Table | None:

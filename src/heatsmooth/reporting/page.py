@@ -19,7 +19,7 @@ from heatsmooth.reporting.certificate_tables import (
     under_attack_table,
 )
 from heatsmooth.reporting.chart import Chart
-from heatsmooth.reporting.claims import claims_table, rates_table, timesteps_table
+from heatsmooth.reporting.claims import claims_table, rates_table, timesteps_table, trades_table
 from heatsmooth.reporting.collection import Collection, Note
 from heatsmooth.reporting.compared import gains_table, means_table, proven_means_table, ratios_table
 from heatsmooth.reporting.figures import attack_charts, certified_charts, probability_charts, training_charts
@@ -200,6 +200,7 @@ def _sections(collection: Collection, names: Names) -> list[Section]:
                 methods_table(collection),
                 means_table(collection.comparisons),
                 proven_means_table(collection.comparisons),
+                trades_table(collection.comparisons),
                 gains_table(collection.comparisons),
                 ratios_table(collection.comparisons),
                 rates_table(collection.comparisons),

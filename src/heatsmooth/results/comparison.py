@@ -166,6 +166,8 @@ class Comparison:
     average_certified_radius_ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     """What the paper claims, and whether it holds here."""
+    trades: tuple[Claim, ...] = ()
+    """How HeatSmoothing compares with methods of others at the same clean accuracy."""
     timesteps: dict[str, TimestepsResult] = field(default_factory=dict)
     """By method, how far the student is from the average of the teacher after each timestep; of the first seed."""
     rates: dict[str, ChosenRate] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class Comparison:
     def to_json(self) -> Json:
         """As on disk: ``n_wrong`` is null where it is not used; what came later is left out where there is none."""
         written = {**to_json(self), "n_wrong": self.n_wrong}
-        later = ("proven", "claims", "timesteps", "rates")
+        later = ("proven", "claims", "trades", "timesteps", "rates")
         return {name: value for name, value in written.items() if value or name not in later}
 
     def write(self, path: Path) -> None:
