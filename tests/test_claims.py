@@ -30,7 +30,7 @@ from heatsmooth.results.audit import Distances
 from heatsmooth.results.certificates import Certificate
 from heatsmooth.results.claims import Claim, ClaimVerdict
 from heatsmooth.results.comparison import TIMING_FILE, Comparison, Measure
-from heatsmooth.results.rates import ChosenRate
+from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.results.schema import to_json
 from heatsmooth.results.timesteps import TIMESTEPS_FILE, Approach, TimestepsResult
 from heatsmooth.runs import Records, write_json
@@ -222,7 +222,7 @@ CLAIM = Claim(
     by_seed=(0.125,),
     verdict=ClaimVerdict.HOLDS,
 )
-RATE = ChosenRate(
+RATE = ChosenSetting(
     rate=0.2, average_certified_radii={"0.4": None, "0.2": 0.1}, images=200, n=1000, training_images=10_000, seed=0
 )
 
@@ -242,7 +242,7 @@ def test_claims_timesteps_and_rates_are_read_as_written_and_shown(tmp_path: Path
     rates, table = rates_table([("", written)]), claims_table([("", written)])
     assert rates is not None
     assert table is not None
-    assert rates.cells == [[NOISY, "0.4", "–", ""], [NOISY, "0.2", "0.1", "yes"]]
+    assert rates.cells == [[NOISY, "lr", "0.4", "–", ""], [NOISY, "lr", "0.2", "0.1", "yes"]]
     build_report([tmp_path / "comparison.json"], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "The paper&#39;s claims" in page or "The paper's claims" in page
@@ -296,7 +296,7 @@ def test_the_learning_rate_with_the_largest_acr_is_chosen_once_for_all_seeds(fas
     trained = [name for name in stages if name.startswith(f"{NOISY}-lr") and not name.endswith("certified")]
     assert trained == [f"{NOISY}-lr-{rate}" for rate in ("0.4", "0.2", "0.1")]
     stages[f"rates/{NOISY}"].fill(silent)
-    chosen = ChosenRate.read(tmp_path / f"rates/{NOISY}.json")
+    chosen = ChosenSetting.read(tmp_path / f"rates/{NOISY}.json")
     assert (chosen.rate, chosen.average_certified_radii) == (0.2, {"0.4": 0.1, "0.2": 0.2, "0.1": None})
     assert next(compare.experiment(1).stages()).name == NOISY
 

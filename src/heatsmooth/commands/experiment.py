@@ -15,11 +15,11 @@ from heatsmooth.commands.inputs import Computing, ImageFiles, Images, Network
 from heatsmooth.commands.recompute import Recompute
 from heatsmooth.commands.smooth import Smooth
 from heatsmooth.commands.train import Train
-from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained, with_rate
+from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress
 from heatsmooth.results.audit import AuditSettings
-from heatsmooth.results.rates import ChosenRate
+from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.training.field import NAMES
 from heatsmooth.training.settings import DISTILLING
 
@@ -122,10 +122,11 @@ class Experiment:
         return self.files.every(stride + (stride % 2 if self.recipe.holds_out else 0), wanted)
 
     def _make(self, name: str, progress: Progress) -> None:
-        """Make the network of a method, with the learning rate that was chosen for it."""
+        """Make the network of a method, with the setting that was chosen for it."""
         method, out = self.recipe.methods[name], self.place / name
         if isinstance(method, Trained | Smoothed) and method.tuned is not None:
-            method = with_rate(method, ChosenRate.read(self.rate_file(method.tuned)).rate)
+            chosen = ChosenSetting.read(self.rate_file(method.tuned)).rate
+            method = self.recipe.trials[method.tuned].with_value(method, chosen)
         if isinstance(method, Given):
             self._save_own(out)
         else:
@@ -190,23 +191,23 @@ class Experiment:
             save(self.own.load(channels=self.files.load(self.recipe.image_size).shape[0]), out / WEIGHTS_FILE)
 
     def rate_file(self, trial: str) -> Path:
-        """Where the learning rate of a trial is, for all seeds."""
+        """Where the choice of a trial is, for all seeds."""
         return self.place.parent / "rates" / f"{trial}.json"
 
     def _tried(self, name: str) -> Iterator[Stage]:
-        """The stages of a trial: each learning rate, then the choice; none if an earlier seed made the choice."""
+        """The stages of a trial: each value, then the choice; none if an earlier seed made the choice."""
         if self.rate_file(name).exists():
             return
         trial, folder = self.recipe.trials[name], self.rate_file(name).parent
-        for rate in trial.rates:
-            out = folder / f"{name}-lr-{rate:g}"
-            yield Stage(out.name, partial(self._try, with_rate(trial.method, rate), out), directory=out)
+        for value in trial.values:
+            out = folder / trial.run_name(name, value)
+            yield Stage(out.name, partial(self._try, trial.with_value(trial.method, value), out), directory=out)
             certified = folder / f"{out.name}-certified"
             yield Stage(certified.name, partial(self._certify_trial, trial.method, out, certified), directory=certified)
         yield Stage(f"rates/{name}", partial(self._choose, name), shared=False)
 
     def _try(self, method: Trained | Smoothed, out: Path, progress: Progress) -> None:
-        """Train with one learning rate; where that is too large to train at all, there is no network."""
+        """Train with one value; where that is too large to train at all, there is no network."""
         try:
             self._maker(method, out, self.recipe.trial_images).run(progress)
         except InputError as error:
@@ -228,18 +229,19 @@ class Experiment:
         ).run(progress)
 
     def _choose(self, name: str, progress: Progress) -> None:  # noqa: ARG002  # a stage
-        """Write down the learning rate with the largest ACR."""
+        """Write down the value with the largest ACR."""
         from heatsmooth.results.certificates import Certificates
 
         folder, trial = self.rate_file(name).parent, self.recipe.trials[name]
-        certified = {rate: folder / f"{name}-lr-{rate:g}-certified" for rate in trial.rates}
-        results = {rate: Certificates.read(run) for rate, run in certified.items() if run.exists()}
-        require(bool(results), f"trial {name}: expected a learning rate that trains, got none; see {folder}")
-        reached = {rate: result.average_certified_radius for rate, result in results.items()}
-        best = max(reached, key=lambda rate: reached[rate])
-        ChosenRate(
+        certified = {value: folder / f"{trial.run_name(name, value)}-certified" for value in trial.values}
+        results = {value: Certificates.read(run) for value, run in certified.items() if run.exists()}
+        require(bool(results), f"trial {name}: expected a value of {trial.setting} that trains, got none; see {folder}")
+        reached = {value: result.average_certified_radius for value, result in results.items()}
+        best = max(reached, key=lambda value: reached[value])
+        ChosenSetting(
+            setting=trial.setting,
             rate=best,
-            average_certified_radii={f"{rate:g}": reached.get(rate) for rate in trial.rates},
+            average_certified_radii={f"{value:g}": reached.get(value) for value in trial.values},
             images=len(results[best]),
             n=min(1000, self.recipe.n),
             training_images=self.recipe.trial_images,

@@ -15,7 +15,7 @@ from heatsmooth.results.attacks import AttackResults
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.comparison import TIMING_FILE, Comparison, Gain, Measure, MethodFigures, Ratio, Timing
 from heatsmooth.results.deterministic import NetworkCertificates
-from heatsmooth.results.rates import ChosenRate
+from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.results.run_info import RunInfo
 from heatsmooth.results.timesteps import TIMESTEPS_FILE, TimestepsResult
 from heatsmooth.statistics.radii import l_bound
@@ -40,7 +40,7 @@ def findings(recipe: Recipe, places: list[Path]) -> Comparison:
         claims=claims(recipe, places),
         trades=trades(recipe, places),
         timesteps=_timesteps(recipe, places[0]),
-        rates={name: ChosenRate.read(places[0].parent / "rates" / f"{name}.json") for name in recipe.trials_needed},
+        rates={name: ChosenSetting.read(places[0].parent / "rates" / f"{name}.json") for name in recipe.trials_needed},
         proven_images=None if first is None else len(NetworkCertificates.read(places[0] / f"{first}-certified")),
     )
     return replace(deterministic, **_sampled(recipe, places)) if recipe.sampled else deterministic

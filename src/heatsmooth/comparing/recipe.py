@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from heatsmooth.errors import require
 from heatsmooth.results.comparison import Measure
@@ -18,7 +19,7 @@ class Trained:
     stochastic: bool = False
     """It predicts by averaging over noise: its class comes from noisy samples, and attacks are on the average."""
     tuned: str | None = None
-    """The trial that chooses its learning rate; None: it is that of the plan."""
+    """The trial that chooses a setting of it; None: all are as they are here."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Smoothed:
     images: int | None = None
     """Training images of each epoch, a fixed subset; None: all of the recipe."""
     tuned: str | None = None
-    """The trial that chooses its learning rate; None: it is that of the plan."""
+    """The trial that chooses a setting of it; None: all are as they are here."""
 
     @property
     def is_own(self) -> bool:
@@ -85,17 +86,24 @@ Method = Trained | Smoothed | Distilled | Given
 
 @dataclass(frozen=True)
 class Trial:
-    """A short training with each of some learning rates: the one with the largest ACR is chosen."""
+    """A short training with each of some values of a setting: the one with the largest ACR is chosen."""
 
     method: Trained | Smoothed
-    rates: tuple[float, ...]
+    values: tuple[float, ...]
+    setting: Literal["lr", "weight"] = "lr"
+    """The learning rate, or the weight of the penalty."""
 
+    def with_value(self, method: Trained | Smoothed, value: float) -> Trained | Smoothed:
+        """The method with this value of the setting."""
+        if isinstance(method, Trained):
+            return replace(method, plan=replace(method.plan, lr=value))
+        if self.setting == "weight":
+            return replace(method, heat=method.heat | {"weight": value})
+        return replace(method, plan=method.plan | {"lr": value})
 
-def with_rate(method: Trained | Smoothed, rate: float) -> Trained | Smoothed:
-    """The method with this learning rate."""
-    if isinstance(method, Trained):
-        return replace(method, plan=replace(method.plan, lr=rate))
-    return replace(method, plan=method.plan | {"lr": rate})
+    def run_name(self, name: str, value: float) -> str:
+        """Of the run with this value, in the trial of this name."""
+        return f"{name}-{self.setting}-{value:g}"
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ class Recipe:
     every_seed: tuple[str, ...] = ()
     """Methods that are made with every seed, the others only with the first; empty: all."""
     trials: dict[str, Trial] = field(default_factory=dict)
-    """By name, how learning rates are chosen: with the first seed, on test images with an odd index."""
+    """By name, how settings are chosen: with the first seed, on test images with an odd index."""
     trial_images: int = 10_000
     """Training images of each epoch of a trial."""
     tried: int = 200
@@ -183,7 +191,7 @@ class Recipe:
 
     @property
     def holds_out(self) -> bool:
-        """Whether something is chosen on test images with an odd index: a share of answers, or a learning rate."""
+        """Whether something is chosen on test images with an odd index: a share of answers, or a setting."""
         return self.keeps or bool(self.trials)
 
     @property
@@ -193,7 +201,7 @@ class Recipe:
 
     @property
     def trials_needed(self) -> dict[str, Trial]:
-        """The trials whose learning rate a method takes."""
+        """The trials whose setting a method takes."""
         taken = {getattr(method, "tuned", None) for method in self.methods.values()}
         return {name: trial for name, trial in self.trials.items() if name in taken}
 
@@ -217,7 +225,7 @@ class Recipe:
     def rehearsed(self) -> "Recipe":
         """The same stages on a few images, to see that everything runs."""
         trials = {
-            name: replace(trial, method=_shorter(trial.method), rates=trial.rates[:2])  # type: ignore[arg-type]  # same kind
+            name: replace(trial, method=_shorter(trial.method), values=trial.values[:2])  # type: ignore[arg-type]  # same kind
             for name, trial in self.trials.items()
         }
         shorter = {name: _shorter(method) for name, method in self.methods.items()}

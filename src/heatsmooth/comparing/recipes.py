@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from heatsmooth.comparing.paper import CIFAR10_PAPER
-from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained
+from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained, Trial
 from heatsmooth.training.field import Consistency, Denoising, Macer, Rival, SmoothMix
 from heatsmooth.training.settings import Baseline, HeatChanges, Plan, PlanChanges
 
@@ -137,7 +137,9 @@ RECIPES: dict[str, Recipe] = {
             "bootcamp-strong": Smoothed("undefended", "bootcamp-strong"),
             "bootcamp-10-epochs": Smoothed("undefended", plan={"epochs": 10}),
             "keep-0.95": Smoothed("undefended", keep=0.95),
-            "paper-imagenet-best": Smoothed("undefended", "paper-imagenet", heat=_BEST_WEIGHT),
+            "paper-imagenet-best": Smoothed(
+                "undefended", "paper-imagenet", heat=_BEST_WEIGHT, tuned="paper-imagenet-best"
+            ),
             "consistency": _by(Consistency()),
             "macer": _by(Macer(radius_copies=4)),
             "smoothmix": _by(SmoothMix()),
@@ -150,6 +152,11 @@ RECIPES: dict[str, Recipe] = {
         attacked=50,
         noise_samples=25,
         audited=0,
+        trials={
+            "paper-imagenet-best": Trial(
+                Smoothed("undefended", "paper-imagenet", heat=_BEST_WEIGHT), (0.03, 0.01, 0.003), "weight"
+            )
+        },
     ),
     "imagenet-sample": Recipe(
         "Your pretrained ImageNet network before and after smoothing, on your folder of images.",

@@ -148,22 +148,30 @@ def timesteps_table(comparisons: Comparisons) -> Table | None:
 
 
 def rates_table(comparisons: Comparisons) -> Table | None:
-    """How learning rates were chosen."""
+    """How settings were chosen."""
     rows = [
-        (one_line(name, 60), directory, one_line(rate, 20), plain(radius), "yes" if float(rate) == chosen.rate else "")
+        (
+            one_line(name, 60),
+            directory,
+            chosen.setting,
+            one_line(value, 20),
+            plain(radius),
+            "yes" if float(value) == chosen.rate else "",
+        )
         for directory, comparison in comparisons
         for name, chosen in comparison.rates.items()
-        for rate, radius in chosen.average_certified_radii.items()
+        for value, radius in chosen.average_certified_radii.items()
     ]
     columns = (
         Column("Trial", words=True),
         Column("Comparison", words=True),
-        Column("Learning rate"),
+        Column("Setting", words=True),
+        Column("Value"),
         Column("ACR"),
         Column("Chosen", words=True),
     )
     note = (
-        "Short trainings on fewer images, certified on test images with an odd index, which no other table shows. The "
-        "largest ACR is chosen, for all seeds."
+        "lr: the learning rate. weight: that of the penalty. Short trainings on fewer images, certified on test images "
+        "with an odd index, which no other table shows. The largest ACR is chosen, for all seeds."
     )
-    return finished(Table("Learning rates", columns, tuple(rows), note, "learning-rates"), comparisons)
+    return finished(Table("Settings chosen by trial", columns, tuple(rows), note, "trials"), comparisons)

@@ -9,7 +9,7 @@ from typing import Literal, Self
 import numpy as np
 
 from heatsmooth.results.claims import Claim
-from heatsmooth.results.rates import ChosenRate
+from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.results.schema import (
     OTHER_KEYS,
     Finite,
@@ -170,7 +170,7 @@ class Comparison:
     """How HeatSmoothing compares with methods of others at the same clean accuracy."""
     timesteps: dict[str, TimestepsResult] = field(default_factory=dict)
     """By method, how far the student is from the average of the teacher after each timestep; of the first seed."""
-    rates: dict[str, ChosenRate] = field(default_factory=dict)
+    rates: dict[str, ChosenSetting] = field(default_factory=dict)
     """By trial, how learning rates were chosen."""
     report: str | None = None
     """The page made from it."""

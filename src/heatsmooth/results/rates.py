@@ -1,20 +1,23 @@
-"""The learning rate that was chosen for a method, and what each one reached."""
+"""The value of a setting that was chosen for a method, and what each one reached."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from heatsmooth.results.schema import Format, Positive, Real, Whole, from_json, to_json
 from heatsmooth.runs import read_json, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChosenRate:
-    """The learning rate with the largest ACR in a trial, on test images that no comparison certifies."""
+class ChosenSetting:
+    """The value with the largest ACR in a trial, on test images that no comparison certifies."""
 
+    setting: Literal["lr", "weight"] = "lr"
+    """The learning rate, or the weight of the penalty."""
     rate: Positive
+    """The value that was chosen."""
     average_certified_radii: dict[str, Real | None]
-    """By learning rate; None if the training failed."""
+    """By value; None if the training failed."""
     images: Whole
     """Test images, all with an odd index."""
     n: Whole
@@ -27,7 +30,7 @@ class ChosenRate:
     @classmethod
     def read(cls, path: Path) -> Self:
         """The file of a trial."""
-        return from_json(cls, read_json(path), f"{path}: expected a chosen learning rate", "remove the file")
+        return from_json(cls, read_json(path), f"{path}: expected a chosen setting", "remove the file")
 
     def write(self, path: Path) -> None:
         """Replace ``path`` by this choice."""
