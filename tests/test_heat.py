@@ -160,6 +160,19 @@ def test_pairs_have_the_right_mean_on_a_linear_model(linear: Linear) -> None:
     assert abs(float(found.mean()) - true) < 3 * float(found.std()) / math.sqrt(len(found))
 
 
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_the_temperature_softens_both_answers_and_keeps_the_scale_of_the_gradient(temperature: float) -> None:
+    """The derivative of T²·CE(v/T, f/T) by the logits v is T·(softmax(v/T) − softmax(f/T))."""
+    student, teacher = Linear(torch.randn(5, 16)), Linear(torch.randn(5, 16))
+    images = torch.rand(8, 1, 4, 4)
+    heat = Heat(SIGMA, temperature=temperature, estimator="none", noisy_images="none")
+    heat_smoothing(student, Batch(images, None, Draw(0), 0.0), teacher=teacher, heat=heat)["distance"].backward()
+    softened = [(net(images).detach() / temperature).softmax(1) for net in (student, teacher)]
+    expected = temperature * (softened[0] - softened[1]).T @ images.flatten(1) / 8
+    assert student.weight.grad is not None
+    torch.testing.assert_close(student.weight.grad, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_noisy_copies_step_uphill_by_the_named_length() -> None:
     """On a linear model the gradient of ½‖Wx − t‖² is Wᵀ(Wx − t)."""
     torch.manual_seed(0)

@@ -1,13 +1,14 @@
 """HeatSmoothing: one epoch, no labels, and the network behaves as if averaged over Gaussian noise.
 
-    minimise  E[ D(v(x̃), f(x)) + weight · h·σ²/2 · ‖∇ₓu(v(x̃))‖²_F ]          (paper, eq. 3; appendix A)
+    minimise  E[ T²·D(v(x̃)/T, f(x)/T) + weight · h·σ²/2 · ‖∇ₓu(v(x̃))‖²_F ]          (paper, eq. 3; appendix A)
 
-f is the frozen teacher, v the student, x̃ the image with or without noise, D the distance, u the penalised output
-(logits, probabilities, …), h = 1/n_T the timestep. First the objective, then each of its choices by name. What the
-choices mean is in ``settings.Heat``.
+f is the frozen teacher, v the student, x̃ the image with or without noise, D the distance, T the temperature (1 in the
+paper), u the penalised output (logits, probabilities, …), h = 1/n_T the timestep. First the objective, then each of its
+choices by name. What the choices mean is in ``settings.Heat``.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ def heat_smoothing(
     """
     with torch.no_grad():
         answer = teacher(batch.images)
-    x, target, distance = batch.images, answer, DISTANCES[heat.distance]
+    x, target, distance = batch.images, answer, partial(_softened, heat)
     is_noisy = torch.zeros((len(x), 1, 1, 1), dtype=torch.bool, device=x.device)
     if heat.noisy_images != "none":
         noisy = x + heat.sigma * batch.draw.noise(heat.noise, x.shape)
@@ -51,6 +52,11 @@ def heat_smoothing(
         "distance": _weighted_mean(distance(logits, target), is_noisy.flatten(), strength),
         "penalty": time * squared_gradient.mean(),
     }
+
+
+def _softened(heat: Heat, logits: Tensor, target: Tensor) -> Tensor:
+    """T²·D(v/T, f/T), (batch,): its gradient has the same scale for every temperature T."""
+    return heat.temperature**2 * DISTANCES[heat.distance](logits / heat.temperature, target / heat.temperature)
 
 
 def _weighted_mean(values: Tensor, is_noisy: Tensor, weight: float) -> Tensor:

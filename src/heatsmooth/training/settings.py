@@ -30,6 +30,9 @@ class Heat:
     """Standard deviation of the noise, in [0, 1] pixels."""
     distance: Distance = "cross-entropy"
     """Distance of student and teacher. ½‖v − f‖², ½‖softmax v − softmax f‖², or −Σ softmax f · log softmax v."""
+    temperature: float = 1.0
+    """T of the distance, which is T²·D(v/T, f/T) of the logits. A teacher that is sure of its class tells little about
+    the others. With a larger T, the student learns them too, and keeps more of its answers."""
     penalty: Penalty = "fisher"
     """Whose gradient is penalised. That of the logits, of the probabilities, or of the probabilities in the Fisher
     metric."""
@@ -65,7 +68,7 @@ class Heat:
     """Norm of the radii to certify (default: l2 with gaussian noise, else l1). It decides the direction of `ascent`."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "sigma", "delta")
+        check_positive(self, "sigma", "delta", "temperature")
         check_at_least(self, 1, "projections", "timesteps")
         check_at_least(self, 0, "weight", "ascent", "noise_fraction")
         moved = get_args(NoisyImages)
@@ -89,11 +92,12 @@ class Heat:
     def describe(self) -> dict[str, object]:
         """What a run records, under the names of earlier runs: there, ``noise`` says which images have noise.
 
-        ``ascent`` is only there where there are noisy copies to move; ``restart``, ``distribution`` and ``norm`` only
-        where they are not those of earlier runs.
+        ``ascent`` is only there where there are noisy copies to move; ``restart``, ``temperature``, ``distribution``
+        and ``norm`` only where they are not those of earlier runs.
         """
         unsaid = {"noise", "norm"} | (set() if self.noisy_images == "copy" else {"ascent"})
         unsaid |= set() if self.restart else {"restart"}
+        unsaid |= {"temperature"} if self.temperature == 1 else set()
         said = {name: value for name, value in asdict(self).items() if name not in unsaid}
         facts: dict[str, object] = {"noise" if name == "noisy_images" else name: said[name] for name in said}
         facts |= {} if self.noise == "gaussian" else {"distribution": self.noise}
@@ -187,6 +191,7 @@ class HeatChanges(TypedDict, total=False):
     """Fields of ``Heat`` that differ from the preset."""
 
     distance: Distance
+    temperature: float
     penalty: Penalty
     estimator: Estimator
     projections: int
