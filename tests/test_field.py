@@ -295,3 +295,10 @@ def test_the_built_in_denoiser_takes_any_channels() -> None:
     for channels in (1, 3):
         images = torch.rand(2, channels, 8, 9)
         assert torch.equal(DnCnn(channels)(images), images)
+
+
+def test_a_large_share_to_keep_leaves_the_statistics_of_batch_norm_alone() -> None:
+    assert task(0.25, keep=0.95).plan.batch_norm == "frozen"
+    assert task(0.25, keep=0.95, batch_norm="train").plan.batch_norm == "train"
+    assert {task(0.25, keep=keep).plan.batch_norm for keep in (0.75, 0.85, None)} == {"train"}
+    assert task(0.25, keep=0.95, preset="bootcamp-strong").plan.batch_norm == "train"

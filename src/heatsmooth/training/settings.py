@@ -136,7 +136,8 @@ class Plan:
     weight_decay: float = 0.0
     """L2 penalty on the weights."""
     batch_norm: BatchNorm = "train"
-    """Batch norm. Train with the statistics of each batch, which update the running ones, or keep all frozen."""
+    """Batch norm. Train with the statistics of each batch, which update the running ones, or keep them frozen (default
+    of smooth with --keep above 0.85: frozen)."""
     augment: bool = True
     """Mirror the images, and shift them with `shifts`."""
     shifts: bool = True
