@@ -31,8 +31,7 @@ class Heat:
     distance: Distance = "cross-entropy"
     """Distance of student and teacher. ½‖v − f‖², ½‖softmax v − softmax f‖², or −Σ softmax f · log softmax v."""
     temperature: float = 1.0
-    """T of the distance, which is T²·D(v/T, f/T) of the logits. A teacher that is sure of its class tells little about
-    the others. With a larger T, the student learns them too, and keeps more of its answers."""
+    """T of the distance, T²·D(v/T, f/T). A larger one also teaches the classes that a sure teacher finds unlikely."""
     penalty: Penalty = "fisher"
     """Whose gradient is penalised. That of the logits, of the probabilities, or of the probabilities in the Fisher
     metric."""
@@ -70,10 +69,9 @@ class Heat:
     def __post_init__(self) -> None:
         check_positive(self, "sigma", "delta", "temperature")
         check_at_least(self, 1, "projections", "timesteps")
-        check_at_least(self, 0, "weight", "ascent", "noise_fraction")
-        moved = get_args(NoisyImages)
+        check_at_least(self, 0, "weight", "ascent", "noise_fraction", "temperature")
         require(
-            self.noise not in moved,
+            self.noise not in get_args(NoisyImages),
             f"`noise`: expected {alternatives(get_args(Noise))}, got {self.noise}; use `noisy_images` {self.noise}",
         )
         check_choices(self)
@@ -92,12 +90,10 @@ class Heat:
     def describe(self) -> dict[str, object]:
         """What a run records, under the names of earlier runs: there, ``noise`` says which images have noise.
 
-        ``ascent`` is only there where there are noisy copies to move; ``restart``, ``temperature``, ``distribution``
-        and ``norm`` only where they are not those of earlier runs.
+        ``ascent`` is only there with noisy copies, and what came later only where it differs from earlier runs.
         """
         unsaid = {"noise", "norm"} | (set() if self.noisy_images == "copy" else {"ascent"})
-        unsaid |= set() if self.restart else {"restart"}
-        unsaid |= {"temperature"} if self.temperature == 1 else set()
+        unsaid |= {name for name, usual in {"restart": False, "temperature": 1}.items() if getattr(self, name) == usual}
         said = {name: value for name, value in asdict(self).items() if name not in unsaid}
         facts: dict[str, object] = {"noise" if name == "noisy_images" else name: said[name] for name in said}
         facts |= {} if self.noise == "gaussian" else {"distribution": self.noise}
@@ -136,8 +132,7 @@ class Plan:
     weight_decay: float = 0.0
     """L2 penalty on the weights."""
     batch_norm: BatchNorm = "train"
-    """Batch norm. Train with the statistics of each batch, which update the running ones, or keep them frozen (default
-    of smooth with --keep above 0.85: frozen)."""
+    """Batch norm. Use the statistics of each batch, or keep them frozen (default of smooth with --keep above 0.85)."""
     augment: bool = True
     """Mirror the images, and shift them with `shifts`."""
     shifts: bool = True
