@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from heatsmooth import InputError
+from heatsmooth.certification.pace import TURNS, Pace
 from heatsmooth.certification.sampling import CHUNK, CLEAN, Ask, Job, Procedure, Sampler, Tally, tallied
 from heatsmooth.models import for_inference, inference
 from tests.conftest import Linear, tiny_classifier
@@ -33,7 +34,9 @@ def network() -> torch.nn.Module:
     return model
 
 
-def counted(batch_size: int, which: list[int], *, n: int = 130, seed: int = 0, sigma: float = 0.5) -> dict[int, Tally]:
+def counted(
+    batch_size: int | None, which: list[int], *, n: int = 130, seed: int = 0, sigma: float = 0.5
+) -> dict[int, Tally]:
     sampler = Sampler(network(), sigma=sigma, classes=10, seed=seed, batch_size=batch_size)
     pictures = images(6)
     jobs = (Job(i, pictures[i], drawing(Ask(CLEAN, 1), Ask("selection", 30), Ask("estimation", n))) for i in which)
@@ -149,6 +152,29 @@ def test_out_of_memory_makes_batches_smaller_and_changes_nothing() -> None:
     found = {job.index: tallies[0].counts.tolist() for job, tallies in sampler.run(jobs)}
     assert found == {index: tally.counts.tolist() for index, tally in counted(100, list(range(6))).items()}
     assert sampler.batch_size < 1000
+
+
+def test_the_batch_size_with_the_least_time_per_sample_is_found() -> None:
+    pace, seconds = Pace(50, 100, 200), {50: 0.4, 100: 0.3, 200: 0.5}
+    tried = []
+    for _ in range(3 * TURNS + 5):
+        tried.append(pace.size)
+        pace.took(pace.size, seconds[pace.size] + (1 if len(tried) <= 3 else 0))  # the first ones are slow
+        pace.took(37, 0.0)  # the last of an image
+    assert sorted(tried[: 3 * TURNS]) == sorted([50, 100, 200] * TURNS)
+    assert tried[3 * TURNS :] == [100] * 5
+    pace.at_most(60)
+    assert (pace.size, pace.largest) == (50, 50)
+    pace.at_most(40)
+    assert (pace.size, pace.largest) == (40, 40)
+
+
+def test_counts_are_the_same_while_batch_sizes_are_tried() -> None:
+    expected = counted(100, list(range(6)), n=1000)
+    found = counted(None, list(range(6)), n=1000)
+    assert {index: tally.counts.tolist() for index, tally in found.items()} == {
+        index: tally.counts.tolist() for index, tally in expected.items()
+    }
 
 
 def test_what_is_quietly_wrong_is_refused() -> None:

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from heatsmooth.certification.pace import Pace
 from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import device_of, images_of_a_pass
@@ -28,6 +29,9 @@ from heatsmooth.settings import Noise
 
 CHUNK = 50
 """Samples that share a seed. Another number would give other noise, and so other counts."""
+
+CPU_SIZES = (50, 100, 200)
+"""Batch sizes that are tried on a CPU."""
 
 CLEAN = "clean"
 """The stream without noise: its one sample is the image itself."""
@@ -116,8 +120,8 @@ class Sampler:
 
     ``model``: in evaluation mode; it is only called in inference mode. ``sigma``: of the noise, in [0, 1] pixels.
     ``noise``: its distribution. ``classes``: of the model. ``seed``: determines the noise. ``batch_size``: samples
-    evaluated together, at least ``CHUNK``; by default 200 on a CPU and 1,000 elsewhere. It is halved when memory runs
-    out. ``even``: fill every batch to that size, as compiled networks need.
+    evaluated together, at least ``CHUNK``; by default the fastest of ``CPU_SIZES`` on a CPU, and 1,000 elsewhere. It is
+    halved when memory runs out. ``even``: fill every batch to that size, as compiled networks need.
 
     On a CPU each thread evaluates batches with its own replica of the network, with shared weights. This is faster than
     sharing every convolution. Batches are counted in the order in which they were filled.
@@ -136,15 +140,16 @@ class Sampler:
     ) -> None:
         require(sigma > 0, f"`sigma`: expected a positive number, got {sigma}")
         self.device = device_of(model)
-        if batch_size is None:
-            batch_size = 200 if self.device.type == "cpu" else 1000
-        require(batch_size > 0, f"`batch_size`: expected at least 1, got {batch_size}")
+        require(batch_size is None or batch_size > 0, f"`batch_size`: expected at least 1, got {batch_size}")
         training = next((type(module).__name__ for module in model.modules() if module.training), None)
         require(
             training is None, f"expected a network in evaluation mode, got {training} in training; call model.eval()"
         )
         self.sigma, self.noise, self.classes, self.seed, self.even = sigma, noise, classes, seed, even
-        self.batch_size = max(CHUNK, batch_size)
+        if batch_size is not None:
+            self._pace = Pace(max(CHUNK, batch_size))
+        else:
+            self._pace = Pace(1000) if self.device.type != "cpu" else Pace(CPU_SIZES[-1]) if even else Pace(*CPU_SIZES)
         self._threads = torch.get_num_threads()
         replicas = _replicas(model, self._threads if self.device.type == "cpu" and not even else 1)
         self._workers = len(replicas)
@@ -154,6 +159,11 @@ class Sampler:
             self._idle.put(replica)
         self.samples = 0
         """Samples evaluated so far."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the largest batch."""
+        return self._pace.largest
 
     def run(self, jobs: Iterable[Job[Result]]) -> Iterator[tuple[Job[Result], Result]]:
         """The jobs with their results, each as soon as it is done; finished ones make room for waiting ones."""
@@ -180,13 +190,13 @@ class Sampler:
 
         The last samples are shared evenly among the workers.
         """
-        pending = sum(job.goal - job.drawn for job in active)
-        while pending + CHUNK <= self._workers * self.batch_size and (new := next(waiting, None)) is not None:
+        pending, size = sum(job.goal - job.drawn for job in active), self._pace.size
+        while pending + CHUNK <= self._workers * size and (new := next(waiting, None)) is not None:
             new.pixels = new.image.to(self.device).permute(1, 2, 0).contiguous()
             self._advance(new, None)
             active.append(new)
             pending += new.goal - new.drawn
-        most = max(CHUNK, min(self.batch_size, -(-pending // self._workers)))
+        most = max(CHUNK, min(size, -(-pending // self._workers)))
         parts: list[Part] = []
         for job in active:
             _take(job, parts, most)
@@ -208,10 +218,11 @@ class Sampler:
                 raise
             rows, half = _rows(parts), len(parts) // 2
             require(half > 0, f"expected memory for a batch of {rows} images, got none; use a larger machine")
-            self.batch_size = max(CHUNK, min(self.batch_size, rows // 2))
+            self._pace.at_most(max(CHUNK, min(self.batch_size, rows // 2)))
             for some in (parts[:half], parts[half:]):
                 self._count(some, self._pool.submit(self._evaluate, some))
             return
+        self._pace.took(_rows(parts), batch.seconds)
         for part, tally in zip(parts, batch.tallies, strict=True):
             part.job.tallies[part.stream].add(tally)
             part.job.seconds += batch.seconds * part.count / self._workers

@@ -151,7 +151,7 @@ class Sampling:
     seed: int = 0
     """Determines the noise."""
     batch_size: int | None = None
-    """Samples evaluated together; results do not depend on it."""
+    """Samples evaluated together (default: on a CPU the fastest of 50, 100 and 200). Results do not depend on it."""
     compiled: bool = field(default=False, metadata={"flag": "--compile"})
     """Use torch.compile."""
     means: bool = False
