@@ -220,6 +220,11 @@ def test_answers_that_hold_logits_are_unwrapped() -> None:
     assert count_classes(Classifier(Answering(), NetworkSpec("mine")), torch.rand(1, 1, 4, 4)) == 16
 
 
+def test_a_network_instead_of_its_name_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"`model`: expected a name such as package.module:callable, got function"):
+        load(tmp_path / "weights.pt", model=tiny_classifier)  # type: ignore[arg-type]  # what people try
+
+
 def test_networks_that_do_not_fit_are_refused() -> None:
     model = tiny_classifier(channels=3)
     assert count_classes(model, torch.rand(1, 3, 32, 32)) == 10

@@ -141,6 +141,11 @@ def load(
     ``mean``, ``std``: one number or one per channel; they replace the recorded normalisation. They are required for
     weights of a network behind a normalisation, unless the file contains it.
     """
+    require(
+        model is None or isinstance(model, str),
+        f"`model`: expected a name such as package.module:callable, got {type(model).__name__}; name what makes the "
+        "network. A network that you have already needs no loading",
+    )
     source, normalisation = Path(source), completed(mean, std)
     if model is not None and _lacks_denoiser(source, model):
         denoiser, _, behind = model.partition(JOINED)
