@@ -17,6 +17,10 @@ from heatsmooth.statistics.bounds import Floats
 SAME = 0.98
 """Two logs are about the same data if at least this share of their common images have the same label."""
 
+FEW = 0.2
+"""A row with a smaller share of the number of images of most rows is not drawn when the page opens: by chance, a few
+images may be all certified."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -173,7 +177,10 @@ def _row(entry: Entry, name: str, key: str, usual: NDArray[np.int64]) -> Row:
     if len(indices) < len(usual) and np.array_equal(indices, usual[: len(indices)]):
         stops = f"only the first {count_text(len(indices))} of {count_text(len(usual))} images: unfinished or truncated"
         return Row(key, name, entry, stops, drawn=False)
-    return Row(key, name, entry, f"other images: {images_text(indices)}")
+    others = f"other images: {images_text(indices)}"
+    if len(indices) < FEW * len(usual):
+        return Row(key, name, entry, f"{others}; too few to compare", drawn=False)
+    return Row(key, name, entry, others)
 
 
 def _usual_images(entries: list[Entry]) -> NDArray[np.int64]:
