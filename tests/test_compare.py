@@ -17,6 +17,7 @@ from heatsmooth.reporting.compared import means_table, proven_means_table
 from heatsmooth.results.certificates import read_certificates
 from heatsmooth.results.comparison import Comparison, Measure, MethodFigures
 from heatsmooth.runs import read_json
+from heatsmooth.training.field import Macer
 from tests.conftest import colour_folders, refused, tiny_classifier
 
 SHORT = ["compare", "fashion-small", "--rehearse", "--data", "fashion-mini", "--quiet"]
@@ -207,5 +208,9 @@ def test_every_label_free_method_of_the_field_is_in_the_public_recipe() -> None:
     rivals = {type(method.rival).__name__ for method in methods.values() if isinstance(method, Smoothed)}
     assert rivals == {"NoneType", "Consistency", "Macer", "SmoothMix", "Denoising"}
     assert isinstance(methods["undefended"], Given)
+    trial = RECIPES["cifar10-public"].trials["macer"]
+    tried = trial.with_value(trial.method, 36.0)
+    assert isinstance(tried, Smoothed)
+    assert tried.rival == Macer(radius_weight=36.0, radius_copies=4)
     with pytest.raises(InputError, match="expected your network"):
         Compare(recipe="cifar10-public").resolved()

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from heatsmooth.errors import require
 from heatsmooth.results.comparison import Measure
+from heatsmooth.results.rates import TriedSetting
 from heatsmooth.training.field import Denoising, Rival
 from heatsmooth.training.settings import Baseline, Distillation, HeatChanges, Plan, PlanChanges, Preset
 
@@ -90,16 +90,17 @@ class Trial:
 
     method: Trained | Smoothed
     values: tuple[float, ...]
-    setting: Literal["lr", "weight"] = "lr"
-    """The learning rate, or the weight of the penalty."""
+    setting: TriedSetting = "lr"
 
     def with_value(self, method: Trained | Smoothed, value: float) -> Trained | Smoothed:
         """The method with this value of the setting."""
         if isinstance(method, Trained):
             return replace(method, plan=replace(method.plan, lr=value))
-        if self.setting == "weight":
-            return replace(method, heat=method.heat | {"weight": value})
-        return replace(method, plan=method.plan | {"lr": value})
+        if self.setting == "lr":
+            return replace(method, plan=method.plan | {"lr": value})
+        if method.rival is not None:
+            return replace(method, rival=replace(method.rival, **{self.setting: value}))  # type: ignore[arg-type]  # a weight
+        return replace(method, heat=method.heat | {"weight": value})
 
     def run_name(self, name: str, value: float) -> str:
         """Of the run with this value, in the trial of this name."""

@@ -171,7 +171,8 @@ def rates_table(comparisons: Comparisons) -> Table | None:
         Column("Chosen", words=True),
     )
     note = (
-        "lr: the learning rate. weight: that of the penalty. Short trainings on fewer images, certified on test images "
-        "with an odd index, which no other table shows. The largest ACR is chosen, for all seeds."
+        "lr: the learning rate. weight: that of the penalty. Others: options of smooth for methods of others. Short "
+        "trainings on fewer images, certified on test images with an odd index, which no other table shows. The "
+        "largest ACR is chosen, for all seeds."
     )
     return finished(Table("Settings chosen by trial", columns, tuple(rows), note, "trials"), comparisons)

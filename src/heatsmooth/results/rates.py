@@ -7,13 +7,15 @@ from typing import Literal, Self
 from heatsmooth.results.schema import Format, Positive, Real, Whole, from_json, to_json
 from heatsmooth.runs import read_json, write_json
 
+TriedSetting = Literal["lr", "weight", "consistency", "radius_weight", "mix_weight"]
+"""The learning rate, the weight of the penalty, or the weight that a method of others is about."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenSetting:
     """The value with the largest ACR in a trial, on test images that no comparison certifies."""
 
-    setting: Literal["lr", "weight"] = "lr"
-    """The learning rate, or the weight of the penalty."""
+    setting: TriedSetting = "lr"
     rate: Positive
     """The value that was chosen."""
     average_certified_radii: dict[str, Real | None]
