@@ -13,7 +13,7 @@ from heatsmooth.commands.experiment import OddImages
 from heatsmooth.comparing.claims import claims, difference
 from heatsmooth.comparing.gains import shares_differ
 from heatsmooth.comparing.paper import CIFAR10_PAPER, CLAIMS
-from heatsmooth.comparing.recipe import Method, Recipe, Smoothed, Stated, Trained
+from heatsmooth.comparing.recipe import Method, Recipe, Smoothed, Stated, Trained, Trial
 from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.comparing.trades import trades
 from heatsmooth.progress import silent
@@ -223,7 +223,13 @@ CLAIM = Claim(
     verdict=ClaimVerdict.HOLDS,
 )
 RATE = ChosenSetting(
-    rate=0.2, average_certified_radii={"0.4": None, "0.2": 0.1}, images=200, n=1000, training_images=10_000, seed=0
+    rate=0.2,
+    average_certified_radii={"0.4": None, "0.2": 0.1},
+    accuracies={"0.4": None, "0.2": 0.7},
+    images=200,
+    n=1000,
+    training_images=10_000,
+    seed=0,
 )
 
 
@@ -242,7 +248,7 @@ def test_claims_timesteps_and_rates_are_read_as_written_and_shown(tmp_path: Path
     rates, table = rates_table([("", written)]), claims_table([("", written)])
     assert rates is not None
     assert table is not None
-    assert rates.cells == [[NOISY, "lr", "0.4", "–", ""], [NOISY, "lr", "0.2", "0.1", "yes"]]
+    assert rates.cells == [[NOISY, "lr", "0.4", "–", "–", ""], [NOISY, "lr", "0.2", "0.7", "0.1", "yes"]]
     build_report([tmp_path / "comparison.json"], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "The paper&#39;s claims" in page or "The paper's claims" in page
@@ -299,6 +305,13 @@ def test_the_learning_rate_with_the_largest_acr_is_chosen_once_for_all_seeds(fas
     chosen = ChosenSetting.read(tmp_path / f"rates/{NOISY}.json")
     assert (chosen.rate, chosen.average_certified_radii) == (0.2, {"0.4": 0.1, "0.2": 0.2, "0.1": None})
     assert next(compare.experiment(1).stages()).name == NOISY
+
+
+def test_a_network_that_has_collapsed_is_not_chosen_for_its_radii() -> None:
+    radii = {0.3: 0.3, 0.1: 0.2, 0.03: 0.1}
+    assert Trial.best(radii, {0.3: 0.7, 0.1: 0.75, 0.03: 0.8}) == 0.3
+    assert Trial.best(radii, {0.3: 0.4, 0.1: 0.71, 0.03: 0.8}) == 0.1
+    assert Trial.best({0.3: 0.3}, {0.3: 0.1}) == 0.3
 
 
 def test_rates_are_chosen_on_odd_images_and_figures_are_of_even_ones(fashion: str, tmp_path: Path) -> None:

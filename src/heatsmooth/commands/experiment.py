@@ -229,7 +229,7 @@ class Experiment:
         ).run(progress)
 
     def _choose(self, name: str, progress: Progress) -> None:  # noqa: ARG002  # a stage
-        """Write down the value with the largest ACR."""
+        """Write down the value that is chosen, and what each one reached."""
         from heatsmooth.results.certificates import Certificates
 
         folder, trial = self.rate_file(name).parent, self.recipe.trials[name]
@@ -237,11 +237,17 @@ class Experiment:
         results = {value: Certificates.read(run) for value, run in certified.items() if run.exists()}
         require(bool(results), f"trial {name}: expected a value of {trial.setting} that trains, got none; see {folder}")
         reached = {value: result.average_certified_radius for value, result in results.items()}
-        best = max(reached, key=lambda value: reached[value])
+        answers = {
+            value: result.average_classes if trial.method.stochastic else result.clean_classes
+            for value, result in results.items()
+        }
+        accurate = {value: float((answers[value] == results[value].known_labels).mean()) for value in results}
+        best = trial.best(reached, accurate)
         ChosenSetting(
             setting=trial.setting,
             rate=best,
             average_certified_radii={f"{value:g}": reached.get(value) for value in trial.values},
+            accuracies={f"{value:g}": accurate.get(value) for value in trial.values},
             images=len(results[best]),
             n=min(1000, self.recipe.n),
             training_images=self.recipe.trial_images,

@@ -83,10 +83,13 @@ class Given:
 
 Method = Trained | Smoothed | Distilled | Given
 
+LOST = 0.1
+"""Clean accuracy that a value of a trial may lose against the best one."""
+
 
 @dataclass(frozen=True)
 class Trial:
-    """A short training with each of some values of a setting: the one with the largest ACR is chosen."""
+    """A short training with each of some values of a setting, of which one is chosen."""
 
     method: Trained | Smoothed
     values: tuple[float, ...]
@@ -101,6 +104,21 @@ class Trial:
         if method.rival is not None:
             return replace(method, rival=replace(method.rival, **{self.setting: value}))  # type: ignore[arg-type]  # a weight
         return replace(method, heat=method.heat | {"weight": value})
+
+    @staticmethod
+    def best(radii: dict[float, float], accuracies: dict[float, float]) -> float:
+        """The value with the largest ACR among those whose clean accuracy is at most ``LOST`` below the best.
+
+        A network whose answers hardly depend on the image can have the largest ACR.
+
+        - ``radii``: the ACR that each value reached.
+        - ``accuracies``: the accuracy of its answers on the same images without noise.
+
+        >>> Trial.best({0.3: 0.096, 0.1: 0.086, 0.03: 0.088}, {0.3: 0.40, 0.1: 0.77, 0.03: 0.79})
+        0.03
+        """
+        enough = max(accuracies.values()) - LOST - 1e-9
+        return max((value for value in radii if accuracies[value] >= enough), key=lambda value: radii[value])
 
     def run_name(self, name: str, value: float) -> str:
         """Of the run with this value, in the trial of this name."""

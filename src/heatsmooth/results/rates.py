@@ -1,6 +1,6 @@
 """The value of a setting that was chosen for a method, and what each one reached."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
@@ -13,13 +13,15 @@ TriedSetting = Literal["lr", "weight", "consistency", "radius_weight", "mix_weig
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenSetting:
-    """The value with the largest ACR in a trial, on test images that no comparison certifies."""
+    """The value that a trial chose, on test images that no comparison certifies."""
 
     setting: TriedSetting = "lr"
     rate: Positive
     """The value that was chosen."""
     average_certified_radii: dict[str, Real | None]
     """By value; None if the training failed."""
+    accuracies: dict[str, Real | None] = field(default_factory=dict)
+    """Likewise, of the answers on images without noise. Empty in files of earlier versions."""
     images: Whole
     """Test images, all with an odd index."""
     n: Whole
