@@ -94,19 +94,22 @@ class Table:
         return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
     def text(self) -> str:
-        """For the terminal, as wide as it is."""
+        """For the terminal, as wide as it is; what does not fit continues on the next line."""
         from rich import box
         from rich.console import Console
         from rich.table import Table as Grid
         from rich.text import Text
 
+        console, cells = Console(), self.cells
+        names_fit = max((len(row[0]) for row in cells), default=0) <= console.width // 2
         grid = Grid(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for number, column in enumerate(self.columns):
-            left = number == 0 or column.words
-            grid.add_column(Text(column.head), justify="left" if left else "right", no_wrap=number == 0)
-        for row in self.cells:
+            left, whole = number == 0 or column.words, number == 0 and names_fit
+            grid.add_column(
+                Text(column.head), justify="left" if left else "right", no_wrap=whole, overflow="fold"
+            )  # nothing is cut off
+        for row in cells:
             grid.add_row(*map(Text, row))
-        console = Console()
         with console.capture() as captured:
             console.print(grid)
         return captured.get()
