@@ -16,7 +16,7 @@ from heatsmooth.models import NetworkSpec, build, save
 from heatsmooth.reporting import build_report
 from heatsmooth.results import audit as measured
 from heatsmooth.results.audit import AuditSettings
-from tests.conftest import tiny_classifier
+from tests.conftest import Linear, tiny_classifier
 
 SIGMA = 0.25
 
@@ -71,6 +71,19 @@ def test_students_that_are_the_averages_are_at_distance_0_of_their_own() -> None
     assert wide.closer == pytest.approx(wide.distances["0"].mean - wide.distances["2"].mean)
     assert wide.closer_interval is not None
     assert wide.closer_interval[0] > 0
+
+
+def test_the_average_of_linear_logits_is_the_network_itself() -> None:
+    weight = torch.zeros(2, 16)
+    weight[1, :2] = torch.tensor([6.0, 8.0])
+    network = Linear(weight, torch.tensor([7.0, 0.0])).eval()
+    found = timestep_distances(network, [network], half_space_images(8), sigma=SIGMA, logits=True, n=4000)
+    assert found.averaged == "logits"
+    assert found.average.distances["1"].mean < 0.02
+    assert found.wider.distances["1"].mean < 0.03
+    of_probabilities = timestep_distances(network, [network], half_space_images(8), sigma=SIGMA, n=400)
+    assert of_probabilities.averaged == "probabilities"
+    assert of_probabilities.average.distances["1"].mean > 0.1
 
 
 def test_a_sharpened_network_is_found_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from heatsmooth.commands.compare import Compare, RecipeChanges
 from heatsmooth.commands.experiment import OddImages
-from heatsmooth.comparing.claims import claims, difference
+from heatsmooth.comparing.claims import Runs, claims, difference
 from heatsmooth.comparing.gains import shares_differ
 from heatsmooth.comparing.paper import CIFAR10_PAPER, CLAIMS
 from heatsmooth.comparing.recipe import Method, Recipe, Smoothed, Stated, Trained, Trial
@@ -149,7 +149,7 @@ def recipe_of(*stated: Stated) -> Recipe:
         (Measure.CERTIFIED_AT_02, (0, 0), "not decided"),
         (Measure.L_BOUND_MEDIAN, (0.7 * 0.1 * np.sqrt(np.pi / 2), 0.4 * 0.1 * np.sqrt(np.pi / 2)), "holds"),
         (Measure.PGD_MEDIAN, (0.3, 0.1), "holds"),
-        (Measure.PGD_MEAN, (0.3, 0.1), "holds"),
+        (Measure.PGD_MEAN, (7 / 11, 5 / 11), "holds"),  # one of 11 attacks failed, which counts as 4
         (Measure.DDN_MEDIAN, (0.2, 0.2), "not decided"),
         (Measure.ANSWER_ACCURACY, (1, 1), "not decided"),
         (Measure.ANSWER_SECONDS, (0.001, 0.01), "does not hold"),
@@ -171,7 +171,39 @@ def test_the_approach_to_the_average_is_a_claim_and_a_table(places: list[Path]) 
     assert near.values == (0.5, 0.2)
     table = timesteps_table([("", Comparison(methods={}, timesteps={HEAT: TIMESTEPS}))])
     assert table is not None
-    assert table.cells[1] == [HEAT, "1", "0.200 ± 0.010", "0.700 ± 0.010"]
+    assert table.cells[1] == [HEAT, "probabilities", "1", "0.200 ± 0.010", "0.700 ± 0.010"]
+
+
+def test_the_approach_to_the_average_holds_only_if_every_seed_shows_it(tmp_path: Path) -> None:
+    for seed, end in enumerate((0.2, 0.9)):
+        result = replace(TIMESTEPS, average=approach(0.01, 0.5, end), seed=seed)
+        result.write(tmp_path / f"{seed}/{HEAT}-timesteps" / TIMESTEPS_FILE)
+    (found,) = claims(
+        recipe_of(Stated("", "", NOISY, HEAT, Measure.DISTANCE_TO_AVERAGE)), [tmp_path / "0", tmp_path / "1"]
+    )
+    assert found.verdict is ClaimVerdict.OPEN
+    assert found.values == pytest.approx((0.5, 0.55))
+    assert found.interval == pytest.approx((-0.5, 0.4))
+    assert found.by_seed == pytest.approx((0.3, -0.4))
+
+
+def test_wrong_images_have_no_l_bound_and_failed_attacks_favour_nobody(tmp_path: Path) -> None:
+    """One method is attacked at 0.7 everywhere; the other fails on three of ten images, and has 0.6 on the rest."""
+    ddn: dict[str, list[float | None]] = {HEAT: [0.7] * 10, NOISY: [None] * 3 + [0.6] * 7}
+    for name, found in ddn.items():
+        attacked(tmp_path / f"{name}-ddn", found)
+        right: dict[str, Any] = {"sigma": 0.1, "radius": 0.1, "clean_probabilities": (0.1, 0.8, 0.1)}
+        rows = [certificate_of(index=i, label=1 if i < 5 else 0, **right) for i in range(10)]
+        certified(tmp_path / f"{name}-certified", [replace(row, sums=_sums(row, (0.1, 0.8, 0.1))) for row in rows])
+    stated = [Stated("", "", HEAT, NOISY, measure) for measure in (Measure.DDN_MEAN, Measure.L_BOUND_MEAN)]
+    mean, bound = claims(recipe_of(*stated), [tmp_path])
+    assert mean.values == pytest.approx((0.7, 0.6))
+    assert mean.verdict is ClaimVerdict.OPEN, "with failed attacks at 4, the other one would be farther"
+    assert bound.values == pytest.approx([0.7 * 0.1 * np.sqrt(np.pi / 2)] * 2)
+    kind, values = Runs(recipe_of()).values(HEAT, Measure.L_BOUND_MEAN, [tmp_path])
+    assert kind == "mean"
+    assert np.isnan(values[0, 5:]).all()
+    assert np.isfinite(values[0, :5]).all()
 
 
 def test_claims_about_methods_that_are_not_compared_are_left_out(places: list[Path]) -> None:
@@ -194,7 +226,6 @@ def test_a_rival_is_compared_with_the_nearest_row_that_is_as_accurate_on_clean_i
     assert {(claim.larger, claim.smaller) for claim in found} == {("strong", "rival")}
     by_measure = {claim.measure: claim.values for claim in found}
     assert by_measure == {
-        Measure.ANSWER_ACCURACY: pytest.approx((0.7, 0.6)),
         Measure.CERTIFIED_AT_025: pytest.approx((0.7, 0)),
         Measure.ACR: pytest.approx((0.21, 0.06)),
     }
@@ -203,10 +234,13 @@ def test_a_rival_is_compared_with_the_nearest_row_that_is_as_accurate_on_clean_i
     without = {name: methods[name] for name in ("stronger", "rival")}
     assert trades(replace(recipe, methods=without), [tmp_path]) == ()
     shown = Comparison(methods={}, trades=found)
-    assert trades_of(shown)[0]["at the same clean accuracy"] == "clean accuracy of the answers: strong > rival"
+    first = "certified accuracy at 0.25: strong (70.0% clean) > rival (60.0% clean)"
+    assert trades_of(shown)[0]["at the same clean accuracy"] == first
     table = trades_table([("", shown)])
     assert table is not None
-    assert table.cells[1][:2] == ["certified accuracy at 0.25: strong > rival", "0.7, 0"]
+    assert table.cells[0][:2] == [first, "0.7, 0"]
+    other_budget = methods | {"rival": Smoothed("undefended", "paper-cifar10")}
+    assert trades(replace(recipe, methods=other_budget), [tmp_path]) == ()
 
 
 CLAIM = Claim(

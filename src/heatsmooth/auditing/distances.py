@@ -7,11 +7,15 @@ from torch import nn
 
 from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.data import ImageSet
+from heatsmooth.device import exact_float32
 from heatsmooth.models import count_classes, device_of, for_inference
+from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.audit import Distances
 
 Floats = NDArray[np.float64]
+AT_ONCE = 100
+"""Samples of one pass."""
 
 
 def mean_probabilities(
@@ -28,6 +32,29 @@ def mean_probabilities(
         means[job.index] = tally.sums / tally.n
         progress("averaging the teacher", number, len(images))
     return means
+
+
+@exact_float32()
+@torch.inference_mode()
+def probabilities_of_mean_logits(
+    model: nn.Module, images: ImageSet, *, sigma: float, n: int, seed: int = 0, progress: Progress = silent
+) -> Floats:
+    """Softmax of the Monte Carlo mean of model(x + η) over ``n`` samples of η ~ N(0, σ²I), (images, classes)."""
+    device, every = device_of(model), torch.arange(len(images))
+    fast = for_inference(model, images.images(every[:4]).to(device))
+    rows = []
+    for i in every.tolist():
+        image = images.images(every[i : i + 1])
+        generator = torch.Generator().manual_seed(mixed_seed(seed, "teacher logits", i) % 2**32)
+        sums = [
+            fast((image + sigma * torch.randn(len(some), *image.shape[1:], generator=generator)).to(device))
+            .double()
+            .sum(0)
+            for some in torch.arange(n).split(AT_ONCE)
+        ]
+        rows.append((torch.stack(sums).sum(0) / n).softmax(0).cpu())
+        progress("averaging the teacher's logits", i + 1, len(images))
+    return torch.stack(rows).numpy()
 
 
 def distances_of(one_pass: Floats, average: Floats) -> Distances:

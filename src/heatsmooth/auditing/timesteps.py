@@ -1,7 +1,8 @@
 """Whether timesteps of HeatSmoothing lead to the Gaussian average of the teacher, on a real network.
 
 In theory, n_T timesteps tend to it as n_T grows. The form that is trained, ½‖v − f‖² + h·σ²/2·‖∇v‖², tends to the
-average of variance 2σ². With half that weight, it tends to the one of variance σ² (appendix A of the paper).
+average of variance 2σ². With half that weight, it tends to the one of variance σ² (appendix A of the paper). What is
+averaged is what was smoothed: the logits or the probabilities of the teacher. Distances are of probabilities.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from heatsmooth.auditing.distances import Floats, distances_of, mean_interval, mean_probabilities
+from heatsmooth.auditing.distances import (
+    Floats,
+    distances_of,
+    mean_interval,
+    mean_probabilities,
+    probabilities_of_mean_logits,
+)
 from heatsmooth.data import ImageSet
 from heatsmooth.device import exact_float32
 from heatsmooth.models import device_of
@@ -28,6 +35,7 @@ def timestep_distances(
     images: ImageSet,
     *,
     sigma: float,
+    logits: bool = False,
     n: int = SAMPLES,
     seed: int = 0,
     progress: Progress = silent,
@@ -37,18 +45,27 @@ def timestep_distances(
     - ``teacher``: the network f that was smoothed.
     - ``students``: the network after each timestep, in order.
     - ``images``: on which distances are measured; labels are not read.
+    - ``logits``: average the logits of the teacher, not its probabilities: for students that were trained on logits.
     - ``sigma``: that the network was smoothed for. ``n``: noise samples per image. ``seed``: of the noise.
     - ``progress``: is told what is done.
     """
     passes = [_one_pass(network, images) for network in (teacher, *students)]
+    average_of = probabilities_of_mean_logits if logits else mean_probabilities
     averages = [
-        mean_probabilities(teacher, images, sigma=factor**0.5 * sigma, n=n, seed=seed, progress=progress)
-        for factor in (1, 2)
+        average_of(teacher, images, sigma=factor**0.5 * sigma, n=n, seed=seed, progress=progress) for factor in (1, 2)
     ]
     near, wide = (
         _approach(passes, average, factor * sigma**2) for factor, average in zip((1, 2), averages, strict=True)
     )
-    return TimestepsResult(sigma=sigma, images=len(images), n=n, seed=seed, average=near, wider=wide)
+    return TimestepsResult(
+        sigma=sigma,
+        images=len(images),
+        n=n,
+        seed=seed,
+        average=near,
+        wider=wide,
+        averaged="logits" if logits else "probabilities",
+    )
 
 
 def _approach(passes: list[Floats], average: Floats, variance: float) -> Approach:

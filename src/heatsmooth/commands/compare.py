@@ -209,7 +209,7 @@ class Compare(Command):
             print(claims.TIMESTEPS_EXPLAINED)
         if rows := claims.claims_of(comparison):
             show_table(rows, "The paper's claims")
-            print(claims.CLAIMS_EXPLAINED)
+            print(f"{comparison.size} {claims.CLAIMS_EXPLAINED}".lstrip())
 
     def _show_sampled(self, comparison: "Comparison") -> None:
         """Print the figures of the methods whose average is certified."""

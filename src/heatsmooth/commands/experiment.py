@@ -262,15 +262,15 @@ class Experiment:
         file = self.place / f"{name}-timesteps" / TIMESTEPS_FILE
         if file.exists():
             return
-        students = []
-        for stored in sorted((self.place / name).glob("timestep-*.safetensors")):
-            students.append(self._network(name).load())
-            load_strictly(students[-1], load_state(stored)[0], stored)
+        students = [self._network(name).load() for _ in (self.place / name).glob("timestep-*.safetensors")]
+        for student, stored in zip(students, sorted((self.place / name).glob("timestep-*.safetensors")), strict=True):
+            load_strictly(student, load_state(stored)[0], stored)
         timestep_distances(
             self._network(method.start).load(),
             [*students, self._network(name).load()],
             self._spread(self.recipe.heated).load(self.recipe.image_size),
             sigma=self.recipe.sigma,
+            logits=method.fits_logits,
             n=min(SAMPLES, self.recipe.n),
             seed=self.computing.seed,
             progress=progress,

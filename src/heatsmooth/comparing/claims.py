@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ RADII = {
     Measure.CERTIFIED_AT_01: 0.1,
     Measure.CERTIFIED_AT_02: 0.2,
     Measure.CERTIFIED_AT_025: 0.25,
+    Measure.CERTIFIED_AT_03: 0.3,
     Measure.CERTIFIED_AT_05: 0.5,
 }
 """Certified accuracy at these radii."""
@@ -54,7 +55,7 @@ class Runs:
         if stated.measure is Measure.ANSWER_SECONDS:
             found = self._seconds(stated, places)
         elif stated.measure in (Measure.DISTANCE_TO_AVERAGE, Measure.DISTANCE_TO_WIDER_AVERAGE):
-            found = self._approached(stated, places[0])
+            found = self._approached(stated, places)
         else:
             found = self._over_images(stated, places)
         finite = np.isfinite(found.values).all()
@@ -75,7 +76,11 @@ class Runs:
     def _over_images(self, stated: Stated, places: list[Path]) -> "_Found":
         names = (stated.larger, stated.smaller)
         (kind, larger), (_, smaller) = (self.values(name, stated.measure, places) for name in names)
-        return difference(kind, larger, smaller)
+        found = difference(kind, larger, smaller)
+        if stated.measure is not Measure.DDN_MEAN:
+            return found
+        both = [np.array([self._distances(place, name, "ddn") for place in places]) for name in names]
+        return found.and_also(difference(kind, *(np.minimum(distances, self.recipe.eps) for distances in both)))
 
     def values(self, name: str, measure: Measure, places: list[Path]) -> tuple[Kind, Values]:
         """How a measure summarises the images, and its value for each (seeds, images); NaN does not count."""
@@ -85,20 +90,23 @@ class Runs:
         return kind, np.array([self._image_values(place, name, measure) for place in places])
 
     def _image_values(self, place: Path, name: str, measure: Measure) -> Values:
-        """Of each image, for one seed. Distances count where the class was correct at the start.
+        """Of each image, for one seed. Distances and L-bounds count where the class was correct at the start.
 
-        A failed attack is infinitely far in the median, and does not count in the mean: as in ``AttackResults``.
+        A failed attack is infinitely far in the median. In the mean of PGD it counts as ε, as in the paper, and in that
+        of DDN it does not count.
         """
-        if measure in (Measure.PGD_MEDIAN, Measure.PGD_MEAN, Measure.DDN_MEDIAN, Measure.DDN_MEAN):
-            attack = "pgd" if measure in (Measure.PGD_MEDIAN, Measure.PGD_MEAN) else "ddn"
-            results = AttackResults.read(place / f"{name}-{attack}")
-            median = measure in (Measure.PGD_MEDIAN, Measure.DDN_MEDIAN)
-            return np.where(~results.wrong if median else results.succeeded, results.distances, np.nan)
+        if measure in (Measure.PGD_MEDIAN, Measure.PGD_MEAN):
+            distances = self._distances(place, name, "pgd")
+            return np.minimum(distances, self.recipe.eps) if measure is Measure.PGD_MEAN else distances
+        if measure in (Measure.DDN_MEDIAN, Measure.DDN_MEAN):
+            distances = self._distances(place, name, "ddn")
+            return np.where(np.isinf(distances), np.nan, distances) if measure is Measure.DDN_MEAN else distances
         certified = self._certificates(place / f"{name}-certified")
         averages = self.recipe.methods[name].stochastic
         if measure in (Measure.L_BOUND_MEDIAN, Measure.L_BOUND_MEAN):
             probabilities = certified.average_probabilities if averages else certified.clean_probabilities
-            return l_bound(probabilities, sigma=self.recipe.sigma)
+            correct = probabilities.argmax(1) == certified.known_labels
+            return np.where(correct, l_bound(probabilities, sigma=self.recipe.sigma), np.nan)
         if measure is Measure.ANSWER_ACCURACY:
             answers = certified.average_classes if averages else certified.clean_classes
             return np.asarray(answers == certified.known_labels, dtype=np.float64)
@@ -106,6 +114,12 @@ class Runs:
         if measure is Measure.ACR:
             return radii
         return np.asarray(certified.known_correct & (radii >= RADII[measure]), dtype=np.float64)
+
+    @staticmethod
+    def _distances(place: Path, name: str, attack: str) -> Values:
+        """Of each image: infinity where the attack failed, NaN where the class was wrong from the start."""
+        results = AttackResults.read(place / f"{name}-{attack}")
+        return np.where(results.wrong, np.nan, results.distances)
 
     def _certificates(self, directory: Path) -> Certificates:
         if directory not in self._read:
@@ -124,12 +138,24 @@ class Runs:
         by_seed = tuple(larger - smaller for larger, smaller in pairs)
         return _Found(_mean_pair(np.array(pairs)), (min(by_seed), max(by_seed)), by_seed)
 
-    def _approached(self, stated: Stated, place: Path) -> "_Found":
-        """The distance to an average of the teacher, of the teacher itself and of the last student."""
-        result = TimestepsResult.read(place / f"{stated.smaller}-timesteps" / TIMESTEPS_FILE)
-        approach = result.average if stated.measure is Measure.DISTANCE_TO_AVERAGE else result.wider
-        first, *_, last = approach.distances.values()
-        return _Found((first.mean, last.mean), approach.closer_interval, (approach.closer,))
+    def _approached(self, stated: Stated, places: list[Path]) -> "_Found":
+        """The distance to an average of the teacher, of the teacher itself and of the last student.
+
+        The interval covers those of all seeds.
+        """
+        results = [TimestepsResult.read(place / f"{stated.smaller}-timesteps" / TIMESTEPS_FILE) for place in places]
+        near = stated.measure is Measure.DISTANCE_TO_AVERAGE
+        approaches = [result.average if near else result.wider for result in results]
+        steps = [list(approach.distances.values()) for approach in approaches]
+        values = _mean_pair(np.array([(of_seed[0].mean, of_seed[-1].mean) for of_seed in steps]))
+        intervals = [approach.closer_interval for approach in approaches]
+        return _Found(values, _covering(intervals), tuple(approach.closer for approach in approaches))
+
+
+def _covering(intervals: list[Interval | None]) -> Interval | None:
+    """The smallest interval that covers all of them; None if one is not known."""
+    known = [interval for interval in intervals if interval is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(intervals) else None
 
 
 @dataclass(frozen=True)
@@ -139,6 +165,10 @@ class _Found:
     values: Interval
     interval: Interval | None
     by_seed: tuple[float | None, ...]
+
+    def and_also(self, other: "_Found") -> "_Found":
+        """The same values with an interval that covers both: they decide only what both decide."""
+        return replace(self, interval=_covering([self.interval, other.interval]))
 
 
 def difference(kind: Kind, larger: Values, smaller: Values) -> _Found:

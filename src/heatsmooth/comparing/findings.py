@@ -38,6 +38,7 @@ def findings(recipe: Recipe, places: list[Path]) -> Comparison:
             name: MethodFigures.of([_proven_figures(place, name) for place in seeds]) for name, seeds in proven.items()
         },
         claims=claims(recipe, places),
+        size=recipe.size,
         trades=trades(recipe, places),
         timesteps=_timesteps(recipe, places[0]),
         rates={name: ChosenSetting.read(places[0].parent / "rates" / f"{name}.json") for name in recipe.trials_needed},

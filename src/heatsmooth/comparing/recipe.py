@@ -7,7 +7,7 @@ from heatsmooth.errors import require
 from heatsmooth.results.comparison import Measure
 from heatsmooth.results.rates import TriedSetting
 from heatsmooth.training.field import Denoising, Rival
-from heatsmooth.training.settings import Baseline, Distillation, HeatChanges, Plan, PlanChanges, Preset
+from heatsmooth.training.settings import Baseline, Distillation, HeatChanges, Plan, PlanChanges, Preset, preset
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Smoothed:
     def is_own(self) -> bool:
         """Whether it is HeatSmoothing as this project does it, not as the paper does, nor a method of others."""
         return self.preset in ("bootcamp", "bootcamp-strong")
+
+    @property
+    def fits_logits(self) -> bool:
+        """Whether the loss of HeatSmoothing is about logits, not about probabilities."""
+        return self.preset is not None and preset(self.preset, 1.0, **self.heat)[0].distance == "squared-logits"
 
     @property
     def epochs(self) -> int:
@@ -187,6 +192,8 @@ class Recipe:
     """Test images on which the distance to the average of the teacher is measured after each timestep."""
     claims: tuple[Stated, ...] = ()
     """What the paper claims about these methods."""
+    size: str = ""
+    """How much smaller than in the paper everything is: shown below the claims."""
 
     @property
     def compared(self) -> dict[str, Method]:

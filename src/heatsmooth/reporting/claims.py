@@ -11,22 +11,27 @@ from heatsmooth.table import NONE, Column, Table
 
 CLAIMS_EXPLAINED = (
     "Each claim is that the first of two values is larger. Holds: the 95 % interval of the difference and the "
-    "difference of every seed are above 0. Does not hold: all of them are below 0. Otherwise it is not decided. "
+    "difference of every seed are above 0. Does not hold: all of them are below 0. Otherwise it is not decided. With "
+    "so many claims, one or two of the verdicts may be wrong by chance. "
     "Intervals are over images, for these networks: for shares by Bonett and Price, else by paired bootstrap. That of "
-    "seconds is the range over seeds. L-bounds assume that the network is an exact average. Distances are upper "
-    "bounds, found by attack. Radii are of the average, statistical."
+    "seconds is the range over seeds; that of distances to an average covers those of all seeds. Distances of attacks "
+    "and L-bounds are over the images that a method classifies correctly, as in the paper: each method has its own. A "
+    "failed attack counts as infinite in the median, and as ε in the mean of PGD. The mean of DDN leaves it out, and "
+    "is decided only if the verdict is the same with ε. L-bounds assume that the network is an exact average. "
+    "Distances are upper bounds, found by attack. Radii are of the average, statistical."
 )
 TRADES_EXPLAINED = (
-    "Each method of others beside the row of HeatSmoothing that is nearest to it among those whose answers on clean "
-    "images are at least as accurate, after as many epochs without labels. Answers of others are by their average, as "
-    "in their papers. A verdict holds if the 95 % interval of the difference and the difference of every seed are "
-    "above 0, and does not hold if all are below 0. Intervals are over images, for these networks. Radii are of the "
-    "average, statistical."
+    "Each method of others, and the paper's one-epoch form, beside the row of HeatSmoothing that is nearest to it "
+    "among those whose answers on clean images are at least as accurate, after as many epochs without labels. Answers "
+    "of methods of others are by their average, as in their papers. A verdict holds if the 95 % interval of the "
+    "difference and the difference of every seed are above 0, and does not hold if all are below 0. Intervals are over "
+    "images, for these networks. Radii are of the average, statistical."
 )
 TIMESTEPS_EXPLAINED = (
-    "L2 distance of the probabilities in one pass to the Monte Carlo average of the teacher's under noise, mean over "
-    "images. Timestep 0 is the teacher itself. In theory, the form that the paper trains tends to the average of "
-    "variance 2σ², and with half the penalty to that of variance σ²."
+    "L2 distance of the probabilities in one pass to those of the Monte Carlo average of the teacher under noise, mean "
+    "over images. The average is of what was smoothed: of logits or of probabilities. Timestep 0 is the teacher "
+    "itself. In theory, the form that the paper trains tends to the average of variance 2σ², and with half the penalty "
+    "to that of variance σ²."
 )
 
 
@@ -100,13 +105,21 @@ def claims_table(comparisons: Comparisons) -> Table | None:
         Column("Difference (95\u00a0% interval)"),
         Column("Verdict", words=True),
     )
-    return finished(Table("The paper's claims", columns, tuple(rows), CLAIMS_EXPLAINED, "claims"), comparisons)
+    sizes = sorted({comparison.size for _, comparison in comparisons if comparison.size})
+    note = " ".join([*sizes, CLAIMS_EXPLAINED])
+    return finished(Table("The paper's claims", columns, tuple(rows), note, "claims"), comparisons)
 
 
-def timestep_rows(name: str, result: TimestepsResult) -> list[tuple[str, str, str, str]]:
-    """Method, timestep, and the distances to both averages."""
+def timestep_rows(name: str, result: TimestepsResult) -> list[tuple[str, str, str, str, str]]:
+    """Method, what is averaged, timestep, and the distances to both averages."""
     return [
-        (one_line(name, 60), one_line(step, 10), _distance(near), _distance(result.wider.distances.get(step)))
+        (
+            one_line(name, 60),
+            result.averaged,
+            one_line(step, 10),
+            _distance(near),
+            _distance(result.wider.distances.get(step)),
+        )
         for step, near in result.average.distances.items()
     ]
 
@@ -120,7 +133,7 @@ def _distance(distances: Distances | None) -> str:
 
 def timesteps_of(comparison: Comparison) -> list[dict[str, str]]:
     """The rows for the terminal."""
-    heads = ("method", "timestep", "to the average of σ²", "of 2σ²")
+    heads = ("method", "average of", "timestep", "to the average of σ²", "of 2σ²")
     return [
         dict(zip(heads, row, strict=True))
         for name, result in comparison.timesteps.items()
@@ -139,6 +152,7 @@ def timesteps_table(comparisons: Comparisons) -> Table | None:
     columns = (
         Column("Method", words=True),
         Column("Comparison", words=True),
+        Column("Average of", words=True),
         Column("Timestep"),
         Column("To the average of σ²"),
         Column("To the average of 2σ²"),

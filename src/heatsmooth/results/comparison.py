@@ -47,6 +47,7 @@ class Measure(StrEnum):
     CERTIFIED_AT_108 = "certified_at_108/255"
     CERTIFIED_AT_01 = "certified_at_0.1"
     CERTIFIED_AT_02 = "certified_at_0.2"
+    CERTIFIED_AT_03 = "certified_at_0.3"
     CERTIFIED_AT_025 = "certified_at_0.25"
     CERTIFIED_AT_05 = "certified_at_0.5"
     CERTIFIED_AT_075 = "certified_at_0.75"
@@ -166,6 +167,8 @@ class Comparison:
     average_certified_radius_ratios: dict[str, dict[str, Ratio]] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     """What the paper claims, and whether it holds here."""
+    size: str = ""
+    """How much smaller than in the paper everything is."""
     trades: tuple[Claim, ...] = ()
     """How HeatSmoothing compares with methods of others at the same clean accuracy."""
     timesteps: dict[str, TimestepsResult] = field(default_factory=dict)
@@ -186,7 +189,7 @@ class Comparison:
     def to_json(self) -> Json:
         """As on disk: ``n_wrong`` is null where it is not used; what came later is left out where there is none."""
         written = {**to_json(self), "n_wrong": self.n_wrong}
-        later = ("proven", "claims", "trades", "timesteps", "rates")
+        later = ("proven", "claims", "size", "trades", "timesteps", "rates")
         return {name: value for name, value in written.items() if value or name not in later}
 
     def write(self, path: Path) -> None:

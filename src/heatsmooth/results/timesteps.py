@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from heatsmooth.results.audit import Distances
 from heatsmooth.results.schema import Finite, Format, Interval, Positive, Whole, check_order, from_json, to_json
@@ -30,7 +30,7 @@ class Approach:
 
 @dataclass(frozen=True, kw_only=True)
 class TimestepsResult:
-    """L2 distances of softmax v(x) to E softmax f(x + η), estimated from ``n`` noise samples per image.
+    """L2 distances of softmax v(x) to E softmax f(x + η) or to softmax E f(x + η), from ``n`` noise samples per image.
 
     The form that the paper trains tends to the average of variance 2σ², its scalar form to σ² (appendix A).
     """
@@ -43,6 +43,8 @@ class TimestepsResult:
     """Of variance σ²."""
     wider: Approach
     """Of variance 2σ²."""
+    averaged: Literal["probabilities", "logits"] = "probabilities"
+    """Which outputs of the teacher are averaged: those that were smoothed."""
     format: Format = 1
 
     @classmethod
