@@ -26,7 +26,7 @@ from heatsmooth.training.batches import Batch
 from heatsmooth.training.dial import Dial, HeldOut, Kept, corrected, without_some
 from heatsmooth.training.field import Consistency, Denoising, task
 from heatsmooth.training.heat import DISTANCES, heat_smoothing
-from heatsmooth.training.settings import Heat
+from heatsmooth.training.settings import Heat, Saving
 from tests.conftest import Linear, tiny_classifier
 from tests.faults.processes import free_port
 
@@ -109,6 +109,14 @@ def test_the_strength_settles_where_the_agreement_is_as_asked(keep: float) -> No
     assert 1 - float(student.at.detach()) == pytest.approx(keep, abs=0.03)
 
 
+def test_steps_are_shorter_where_much_is_to_be_kept() -> None:
+    held_out = HeldOut.of(pixels(100), Threshold(0.0), accelerator("cpu"))
+    much, little = (Dial(keep, Threshold(0.0), held_out) for keep in (0.95, 0.8))
+    assert much.pace == much.strength < 1
+    assert much.pace * much.strength == pytest.approx(much.control)
+    assert (little.pace, little.strength) == (1, little.control)
+
+
 def test_strength_multiplies_everything_but_the_clean_distance(linear: Linear) -> None:
     teacher, images = Linear(torch.randn(5, 16)), torch.rand(30, 1, 4, 4)
     heat = Heat(SIGMA, ascent=0.0)
@@ -149,15 +157,22 @@ def test_a_killed_run_with_a_dial_ends_with_the_same_weights(tmp_path: Path) -> 
         if what == "smoothing" and done == 5:
             raise KilledError
 
-    from heatsmooth.training.settings import Saving
-
     saving = Saving(checkpoint_seconds=0.0, log_every=5)
     with pytest.raises(KilledError):
         smoothing(tmp_path / "killed", progress=kill, saving=saving)
     again = smoothing(tmp_path / "killed", saving=saving)
     assert model_hash(again) == model_hash(whole)
     assert again.kept == whole.kept
-    assert {"strength", "agreement"} <= read_records(tmp_path / "killed/metrics.jsonl")[-1].keys()
+    assert {"strength", "pace", "agreement"} <= read_records(tmp_path / "killed/metrics.jsonl")[-1].keys()
+
+
+def test_the_learning_rate_has_the_pace_of_the_dial(tmp_path: Path) -> None:
+    """Nothing is measured before a quarter of the steps, so the first pace is that of the first guess."""
+    saving = Saving(log_every=1)
+    for keep in (0.6, 0.95):
+        smoothing(tmp_path / f"{keep}", keep=keep, saving=saving)
+    slow, fast = (read_records(tmp_path / f"{keep}/metrics.jsonl")[0]["lr"] for keep in (0.95, 0.6))
+    assert slow == pytest.approx(fast / 3)
 
 
 def test_images_left_out_of_the_epoch_are_not_trained_on() -> None:

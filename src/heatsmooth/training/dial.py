@@ -4,8 +4,9 @@ A constrained problem, solved within one training:
 
     minimise  D(v(x), f(x)) + λ · (D(v(x̃), f(x)) + penalty),   so that  P[argmax v(x) = argmax f(x)] = keep
 
-- During the training, λ follows the agreement on images that are not trained on. It is measured on the running mean of
-  the weights: that shows now what the weights will be when the learning rate has fallen.
+- During the training, λ and the length of the steps follow the agreement on images that are not trained on. It is
+  measured on the running mean of the weights: that shows now what the weights will be when the learning rate has
+  fallen. Steps are shorter where much is to be kept, because they change answers whatever they are for.
 - Afterwards, a point on the line from the teacher's weights through the student's is chosen by bisection, so that the
   agreement is the one that was asked for.
 
@@ -37,12 +38,12 @@ MEASURED = 500
 REMEMBERED = 0.05
 """The running mean of the weights is over about this share of the steps."""
 UNTOUCHED = 0.25
-"""λ stays as it is for this share of the steps: the first ones move the weights more than λ does."""
+"""The control stays as it is for this share of the steps: the first ones move the weights more than it does."""
 INTEGRAL, PROPORTIONAL, LARGEST = 4.0, 8.0, 0.08
-"""How far log λ moves per measurement and unit of agreement, how far it deviates at once, and the largest difference of
-agreement that counts."""
+"""How far the log of the control moves per measurement and unit of agreement, how far it deviates at once, and the
+largest difference of agreement that counts."""
 RANGE = (1 / 64, 32.0)
-"""Of λ."""
+"""Of the control. Above 1 it is λ. Below 1, its root is both λ and the factor of the learning rate."""
 FARTHEST = 1.5
 """How far beyond the student's weights the last correction may go."""
 HALVINGS = 7
@@ -141,10 +142,10 @@ def as_images(held_out: ImageSet | Tensor | Iterable[Any]) -> ImageSet:
 
 
 class Dial:
-    """Chooses λ, the strength of everything but the clean distance, during a training.
+    """Chooses λ, the strength of everything but the clean distance, and the pace of the steps during a training.
 
-    log λ is the sum of an integral and a proportional part of the difference between the agreement and ``keep``. The
-    state is a few numbers and the running mean of the weights, so that a training can be continued.
+    The log of its control is the sum of an integral and a proportional part of the difference between the agreement and
+    ``keep``. The state is a few numbers and the running mean of the weights, so that a training can be continued.
     """
 
     def __init__(self, keep: float, student: nn.Module, held_out: HeldOut) -> None:
@@ -152,7 +153,17 @@ class Dial:
         self.mean = copy.deepcopy(student).eval().requires_grad_(False)
         self.share = 1.0
         self.integral = math.log(_first_guess(keep))
-        self.strength = math.exp(self.integral)
+        self.control = math.exp(self.integral)
+
+    @property
+    def strength(self) -> float:
+        """λ."""
+        return max(self.control, math.sqrt(self.control))
+
+    @property
+    def pace(self) -> float:
+        """The factor of the learning rate."""
+        return min(1.0, math.sqrt(self.control))
 
     def after(self, done: int, steps: int) -> None:
         """Follow the student after ``done`` of ``steps`` steps."""
@@ -168,7 +179,7 @@ class Dial:
         surplus = min(max(self.share - self.keep, -LARGEST), LARGEST)
         low, high = map(math.log, RANGE)
         self.integral = min(max(self.integral + INTEGRAL * surplus, low), high)
-        self.strength = math.exp(min(max(self.integral + PROPORTIONAL * surplus, low), high))
+        self.control = math.exp(min(max(self.integral + PROPORTIONAL * surplus, low), high))
 
     def _average(self, rate: float) -> None:
         for mean, now in zip(self.tensors().values(), _numbers(self.student).values(), strict=True):
@@ -180,15 +191,16 @@ class Dial:
 
     def numbers(self) -> dict[str, float]:
         """What must be saved beside; also for the metrics."""
-        return {"strength": self.strength, "integral": self.integral, "agreement": self.share}
+        state = {"control": self.control, "integral": self.integral, "agreement": self.share}
+        return state | {"strength": self.strength, "pace": self.pace}
 
     def restore(self, numbers: dict[str, float]) -> None:
         """Continue from these numbers."""
-        self.strength, self.integral, self.share = (numbers[name] for name in ("strength", "integral", "agreement"))
+        self.control, self.integral, self.share = (numbers[name] for name in ("control", "integral", "agreement"))
 
 
 def _first_guess(keep: float) -> float:
-    """λ before anything is measured: 1 at 0.85."""
+    """The control before anything is measured: 1 at 0.85."""
     return min(max(((1 - keep) / 0.15) ** 2, RANGE[0]), RANGE[1])
 
 

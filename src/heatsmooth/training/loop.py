@@ -36,7 +36,11 @@ Objective = Callable[[nn.Module, Batch], dict[str, Tensor]]
 
 
 class Follower(Protocol):
-    """Something that follows a training and has a state of its own."""
+    """Something that follows a training, chooses the pace of its steps, and has a state of its own."""
+
+    @property
+    def pace(self) -> float:
+        """The factor of the learning rate."""
 
     def after(self, done: int, steps: int) -> None:
         """Called after ``done`` of ``steps`` steps."""
@@ -94,7 +98,7 @@ def fit(
     with _asked_to_stop() as stop_asked, _log(out, saving, plan, (stage, first, steps), accelerator) as log:
         for step, batch in enumerate(feed.batches(stage * steps + first, (stage + 1) * steps, place), start=first):
             torch.manual_seed(mixed_seed(seed, "dropout", stage, step, place.rank))
-            rate = _set_rate(optimizer, plan.rate(step, steps))
+            rate = _set_rate(optimizer, plan.rate(step, steps) * (follower.pace if follower else 1.0))
             terms.note(step, _descend(trained, objective, batch.parts(plan.accumulate), accelerator), accelerator)
             optimizer.step()
             done = step + 1
