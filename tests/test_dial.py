@@ -101,7 +101,8 @@ def test_what_steers_is_not_what_measures() -> None:
 def test_the_strength_settles_where_the_agreement_is_as_asked(keep: float) -> None:
     """A student whose weights follow λ, slowly: it loses 0.05 of the answers per factor e."""
     teacher, student = Threshold(0.0), Threshold(0.0)
-    dial, steps = Dial(keep, student, HeldOut.of(pixels(4000), teacher, accelerator("cpu"))), 400
+    steps = 400
+    dial = Dial(keep, student, HeldOut.of(pixels(4000), teacher, accelerator("cpu")), steps)
     for done in range(1, steps + 1):
         wanted = min(max(0.15 + 0.05 * math.log(dial.strength), 0.0), 1.0)
         student.at.data.lerp_(torch.tensor(wanted), 0.05)
@@ -111,10 +112,19 @@ def test_the_strength_settles_where_the_agreement_is_as_asked(keep: float) -> No
 
 def test_steps_are_shorter_where_much_is_to_be_kept() -> None:
     held_out = HeldOut.of(pixels(100), Threshold(0.0), accelerator("cpu"))
-    much, little = (Dial(keep, Threshold(0.0), held_out) for keep in (0.95, 0.8))
-    assert much.pace == much.strength < 1
+    much, little = (Dial(keep, Threshold(0.0), held_out, 10_000) for keep in (0.95, 0.8))
+    assert much.pace == pytest.approx(much.strength)
     assert much.pace * much.strength == pytest.approx(much.control)
+    assert much.control < 1
     assert (little.pace, little.strength) == (1, little.control)
+
+
+def test_a_short_training_keeps_its_steps() -> None:
+    held_out = HeldOut.of(pixels(100), Threshold(0.0), accelerator("cpu"))
+    short, longer = (Dial(0.97, Threshold(0.0), held_out, steps) for steps in (150, 800))
+    assert (short.pace, short.strength) == (1, short.control)
+    assert longer.pace == 0.25
+    assert longer.pace * longer.strength == pytest.approx(longer.control)
 
 
 def test_strength_multiplies_everything_but_the_clean_distance(linear: Linear) -> None:
@@ -166,8 +176,9 @@ def test_a_killed_run_with_a_dial_ends_with_the_same_weights(tmp_path: Path) -> 
     assert {"strength", "pace", "agreement"} <= read_records(tmp_path / "killed/metrics.jsonl")[-1].keys()
 
 
-def test_the_learning_rate_has_the_pace_of_the_dial(tmp_path: Path) -> None:
+def test_the_learning_rate_has_the_pace_of_the_dial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured before a quarter of the steps, so the first pace is that of the first guess."""
+    monkeypatch.setattr(dials, "FULL_STEPS", 1)
     saving = Saving(log_every=1)
     for keep in (0.6, 0.95):
         smoothing(tmp_path / f"{keep}", keep=keep, saving=saving)

@@ -43,7 +43,9 @@ INTEGRAL, PROPORTIONAL, LARGEST = 4.0, 8.0, 0.08
 """How far the log of the control moves per measurement and unit of agreement, how far it deviates at once, and the
 largest difference of agreement that counts."""
 RANGE = (1 / 64, 32.0)
-"""Of the control. Above 1 it is λ. Below 1, its root is both λ and the factor of the learning rate."""
+"""Of the control, the product of λ and the pace."""
+FULL_STEPS = 200
+"""All steps together are never shortened to less than this many full ones: a short training needs its steps."""
 FARTHEST = 1.5
 """How far beyond the student's weights the last correction may go."""
 HALVINGS = 7
@@ -144,12 +146,13 @@ def as_images(held_out: ImageSet | Tensor | Iterable[Any]) -> ImageSet:
 class Dial:
     """Chooses λ, the strength of everything but the clean distance, and the pace of the steps during a training.
 
-    The log of its control is the sum of an integral and a proportional part of the difference between the agreement and
-    ``keep``. The state is a few numbers and the running mean of the weights, so that a training can be continued.
+    Both are 1 where the control is 1. Its log is the sum of an integral and a proportional part of the difference between
+    the agreement and ``keep``. The state is a few numbers and the running mean of the weights, so that a training of
+    ``steps`` steps can be continued.
     """
 
-    def __init__(self, keep: float, student: nn.Module, held_out: HeldOut) -> None:
-        self.keep, self.student, self.held_out = keep, student, held_out
+    def __init__(self, keep: float, student: nn.Module, held_out: HeldOut, steps: int) -> None:
+        self.keep, self.student, self.held_out, self.steps = keep, student, held_out, steps
         self.mean = copy.deepcopy(student).eval().requires_grad_(False)
         self.share = 1.0
         self.integral = math.log(_first_guess(keep))
@@ -158,12 +161,12 @@ class Dial:
     @property
     def strength(self) -> float:
         """λ."""
-        return max(self.control, math.sqrt(self.control))
+        return self.control / self.pace
 
     @property
     def pace(self) -> float:
-        """The factor of the learning rate."""
-        return min(1.0, math.sqrt(self.control))
+        """The factor of the learning rate: the root of the control below 1, if the training is long enough."""
+        return min(1.0, max(math.sqrt(self.control), FULL_STEPS / self.steps))
 
     def after(self, done: int, steps: int) -> None:
         """Follow the student after ``done`` of ``steps`` steps."""

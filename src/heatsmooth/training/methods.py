@@ -127,9 +127,9 @@ def _kept(model: nn.Module, images: Source, chosen: Task, execution: Execution, 
     student, teacher = copy_of(model).to(processes.device), Teacher(model).to(processes.device)
     unseen = HeldOut.of(held_out, teacher, processes)
     if execution.finished() == 0:
-        dial = Dial(chosen.keep, student, unseen)
-        objective = _objective(chosen, teacher, dial)
         feed = unlabelled_feed(images, chosen.plan, execution.seed)
+        dial = Dial(chosen.keep, student, unseen, chosen.plan.epochs * feed.steps_per_epoch)
+        objective = _objective(chosen, teacher, dial)
         execution.fit(student, objective, feed, chosen.plan, what="smoothing", follower=dial)
     result = execution.result(student)
     result.kept = corrected(result, model, unseen, chosen.keep)  # type: ignore[assignment]  # any attribute
