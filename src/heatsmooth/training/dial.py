@@ -146,9 +146,9 @@ def as_images(held_out: ImageSet | Tensor | Iterable[Any]) -> ImageSet:
 class Dial:
     """Chooses λ, the strength of everything but the clean distance, and the pace of the steps during a training.
 
-    Both are 1 where the control is 1. Its log is the sum of an integral and a proportional part of the difference between
-    the agreement and ``keep``. The state is a few numbers and the running mean of the weights, so that a training of
-    ``steps`` steps can be continued.
+    Both are 1 where the control is 1. Its log is the sum of an integral and a proportional part of the difference
+    between the agreement and ``keep``. The state is a few numbers and the running mean of the weights, so that a
+    training of ``steps`` steps can be continued.
     """
 
     def __init__(self, keep: float, student: nn.Module, held_out: HeldOut, steps: int) -> None:
