@@ -44,7 +44,7 @@ INTEGRAL, PROPORTIONAL, LARGEST = 4.0, 8.0, 0.08
 largest difference of agreement that counts."""
 RANGE = (1 / 64, 32.0)
 """Of the control, the product of λ and the pace."""
-FULL_STEPS = 200
+FULL_STEPS = 150
 """All steps together are never shortened to less than this many full ones: a short training needs its steps."""
 FARTHEST = 1.5
 """How far beyond the student's weights the last correction may go."""
