@@ -121,9 +121,9 @@ def test_steps_are_shorter_where_much_is_to_be_kept() -> None:
 
 def test_a_short_training_keeps_its_steps() -> None:
     held_out = HeldOut.of(pixels(100), Threshold(0.0), accelerator("cpu"))
-    short, longer = (Dial(0.97, Threshold(0.0), held_out, steps) for steps in (150, 800))
+    short, longer = (Dial(0.97, Threshold(0.0), held_out, steps) for steps in (150, 600))
     assert (short.pace, short.strength) == (1, short.control)
-    assert longer.pace == 0.1875
+    assert longer.pace == 0.25
     assert longer.pace * longer.strength == pytest.approx(longer.control)
 
 
