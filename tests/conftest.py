@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ collect_ignore_glob = ["faults/*"] if sys.platform == "win32" else []
 """The tests of faults fork, limit resources and send signals."""
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+_of_art = tempfile.TemporaryDirectory(prefix="art-")
+"""ART writes a file of settings when it is first imported. Two processes that share it may read half of it."""
+os.environ["ART_DATA_PATH"] = _of_art.name
 
 
 @pytest.hookimpl(tryfirst=True)
