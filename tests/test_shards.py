@@ -19,6 +19,7 @@ from heatsmooth.commands.line import run
 from heatsmooth.data import ImageSet, load_images, parquet
 from heatsmooth.data.shards import ShardPixels
 from heatsmooth.models import load, model_hash, save
+from heatsmooth.training import batches as training_batches
 from heatsmooth.training.batches import Place, SetFeed
 from tests.conftest import tiny_classifier
 
@@ -124,6 +125,7 @@ def test_row_groups_are_read_once_and_memory_is_bounded(tmp_path: Path, monkeypa
     assert isinstance(pixels, parquet.ParquetPixels)
     one = max(group.size for group in pixels.groups)
     monkeypatch.setattr(parquet, "CACHED", 4 * one)
+    monkeypatch.setattr(training_batches, "READERS", 1)  # of several, a slow one may need a group that was let go
     pixels.mixed = 12
     reads: list[int] = []
     read = parquet._RowGroup.read
