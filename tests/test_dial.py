@@ -119,6 +119,12 @@ def test_steps_are_shorter_where_much_is_to_be_kept() -> None:
     assert (little.pace, little.strength) == (1, little.control)
 
 
+def test_a_training_of_an_earlier_version_is_continued() -> None:
+    dial = Dial(0.9, Threshold(0.0), HeldOut.of(pixels(100), Threshold(0.0), accelerator("cpu")), 10_000)
+    dial.restore({"strength": 0.25, "integral": -1.0, "agreement": 0.9})
+    assert (dial.control, dial.integral, dial.share) == (0.25, -1.0, 0.9)
+
+
 def test_a_short_training_keeps_its_steps() -> None:
     held_out = HeldOut.of(pixels(100), Threshold(0.0), accelerator("cpu"))
     short, longer = (Dial(0.97, Threshold(0.0), held_out, steps) for steps in (150, 600))

@@ -198,8 +198,9 @@ class Dial:
         return state | {"strength": self.strength, "pace": self.pace}
 
     def restore(self, numbers: dict[str, float]) -> None:
-        """Continue from these numbers."""
-        self.control, self.integral, self.share = (numbers[name] for name in ("control", "integral", "agreement"))
+        """Continue from these numbers; earlier versions had no pace, and λ was the control."""
+        self.control = numbers.get("control", numbers["strength"])
+        self.integral, self.share = numbers["integral"], numbers["agreement"]
 
 
 def _first_guess(keep: float) -> float:
