@@ -70,7 +70,7 @@ class Smooth(Command):
         from heatsmooth.models.program import refuse_program
         from heatsmooth.results.training import TrainingResult
         from heatsmooth.training.execution import Execution, few_steps, unlabelled_feed
-        from heatsmooth.training.methods import smoothed
+        from heatsmooth.training.methods import fitted, smoothed
 
         images, test = unlabelled_and_test(
             self.images, self.network.size, self.limit_train, progress, stream=self.stream
@@ -94,6 +94,7 @@ class Smooth(Command):
         teacher.spec = replace(teacher.spec, size=teacher.spec.size or images.size)
         held_out = self._held_out(images.name, progress)
         check_fit(teacher, images, *(some for some in (test, held_out) if some is not None))
+        chosen = fitted(chosen, teacher, images, seed=seed, device=device)
 
         def work() -> Classifier:
             execution = Execution(seed=seed, device=device, out=self.out, saving=self.saving, progress=progress)

@@ -1,14 +1,14 @@
 """HeatSmoothing: one epoch, no labels, and the network behaves as if averaged over Gaussian noise.
 
-    minimise  E[ T²·D(v(x̃)/T, f(x)/T) + weight · h·σ²/2 · ‖∇ₓu(v(x̃))‖²_F ]          (paper, eq. 3; appendix A)
+    minimise  T² · E[ D(v(x̃)/T, f(x)/T) + weight · h·σ²/2 · ‖∇ₓu(v(x̃)/T)‖²_F ]          (paper, eq. 3; appendix A)
 
 f is the frozen teacher, v the student, x̃ the image with or without noise, D the distance, T the temperature (1 in the
-paper), u the penalised output (logits, probabilities, …), h = 1/n_T the timestep. First the objective, then each of its
-choices by name. What the choices mean is in ``settings.Heat``.
+paper), u the penalised output (logits, probabilities, …), h = 1/n_T the timestep. The factor T² keeps the scale of the
+gradient. First the objective, then each of its choices by name. What the choices mean is in ``settings.Heat``.
 """
 
+import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,10 @@ from heatsmooth.training.ascent import unit, uphill
 from heatsmooth.training.batches import Batch
 from heatsmooth.training.settings import Heat
 
+SURE = 0.9
+"""Largest mean confidence of a teacher whose temperature is chosen."""
+HOTTEST = 100.0
+"""The largest temperature that is chosen."""
 STRONGEST_ASCENT = 2.0
 """The ascent step grows with the strength of smoothing up to this factor."""
 
@@ -28,13 +32,16 @@ def heat_smoothing(
     """The terms of the loss, each a mean over the batch. Their sum is minimised. ``batch.labels`` is never read.
 
     ``student``: the network that is trained. ``batch``: images in [0, 1], (batch, channels, height, width).
-    ``teacher``: the frozen network whose answers are kept. ``heat``: the choices of the objective.
+    ``teacher``: the frozen network whose answers are kept. ``heat``: the choices of the objective; without a
+    ``temperature``, it is 1 (see ``temperature_of``).
     ``strength``: multiplies the penalty, the ascent step, and the weight of noisy images beside clean ones (see
     ``dial``).
     """
+    temperature = heat.temperature or 1.0
+    student = Softened(student, temperature)
     with torch.no_grad():
-        answer = teacher(batch.images)
-    x, target, distance = batch.images, answer, partial(_softened, heat)
+        answer = teacher(batch.images) / temperature
+    x, target, distance = batch.images, answer, DISTANCES[heat.distance]
     is_noisy = torch.zeros((len(x), 1, 1, 1), dtype=torch.bool, device=x.device)
     if heat.noisy_images != "none":
         noisy = x + heat.sigma * batch.draw.noise(heat.noise, x.shape)
@@ -49,14 +56,43 @@ def heat_smoothing(
     logits, squared_gradient = ESTIMATORS[heat.estimator](student, x, batch.draw, heat)
     time = strength * heat.weight * heat.sigma**2 / (2 * heat.timesteps)
     return {
-        "distance": _weighted_mean(distance(logits, target), is_noisy.flatten(), strength),
-        "penalty": time * squared_gradient.mean(),
+        "distance": temperature**2 * _weighted_mean(distance(logits, target), is_noisy.flatten(), strength),
+        "penalty": temperature**2 * time * squared_gradient.mean(),
     }
 
 
-def _softened(heat: Heat, logits: Tensor, target: Tensor) -> Tensor:
-    """T²·D(v/T, f/T), (batch,): its gradient has the same scale for every temperature T."""
-    return heat.temperature**2 * DISTANCES[heat.distance](logits / heat.temperature, target / heat.temperature)
+class Softened(nn.Module):
+    """A network with its logits divided by a temperature: the classes stay the same, and are less sure."""
+
+    def __init__(self, network: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.network, self.temperature = network, temperature
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network(x)
+        return logits / self.temperature
+
+
+def temperature_of(logits: Tensor) -> float:
+    """The temperature with which a teacher of these logits, (images, classes), is not too sure.
+
+    It is the smallest number from 1 on, to one decimal, for which the mean of the largest probability is at most
+    ``SURE``. So a network that is sure of every image still tells which of the other classes are less unlikely.
+
+    >>> temperature_of(torch.tensor([[8.0, 0.0]])), temperature_of(torch.tensor([[2.0, 0.0]]))
+    (3.7, 1.0)
+    """
+
+    def too_sure(temperature: float) -> bool:
+        return bool((logits.double() / temperature).softmax(1).amax(1).mean() > SURE)
+
+    low, high = 1.0, HOTTEST
+    if not too_sure(low):
+        return low
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_sure(middle) else (low, middle)
+    return math.ceil(10 * low) / 10
 
 
 def _weighted_mean(values: Tensor, is_noisy: Tensor, weight: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.data import ImageSet
+from heatsmooth.device import accelerator, exact_float32
 from heatsmooth.errors import InputError
 from heatsmooth.models import copy_of, denoised, normalising_deviation, serialise
 from heatsmooth.models.checkpoint import load_state, load_strictly
@@ -17,13 +19,13 @@ from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
 from heatsmooth.runs import write_atomically
 from heatsmooth.training.baselines import METHODS
-from heatsmooth.training.batches import SetFeed
+from heatsmooth.training.batches import Place, SetFeed
 from heatsmooth.training.consistency import consistency
 from heatsmooth.training.denoising import denoising
 from heatsmooth.training.dial import Dial, HeldOut, as_images, corrected, without_some
 from heatsmooth.training.execution import Execution, Source, Teacher, execution_in, restarted, unlabelled_feed
 from heatsmooth.training.field import Consistency, Denoising, Macer, Rival, SmoothMix, Task, task
-from heatsmooth.training.heat import heat_smoothing
+from heatsmooth.training.heat import heat_smoothing, temperature_of
 from heatsmooth.training.loop import STATE_FILE, Objective, restore_student
 from heatsmooth.training.macer import macer
 from heatsmooth.training.settings import Baseline, Changes, Heat, Plan, Saving
@@ -77,12 +79,34 @@ def smooth(
     execution = execution_in(out, saving, seed=seed, device=device, progress=progress)
     if keep is not None and held_out is None:
         warnings.warn(TOO_EASY, stacklevel=2)
+    chosen = fitted(chosen, model, images, seed=seed, device=device)
     return smoothed(model, images, chosen, execution, None if held_out is None else as_images(held_out))
 
 
 TOO_EASY = (
     "`keep`: without `held_out`, images left out of the epoch are used; a network trained on them agrees too easily"
 )
+
+
+LOOKED_AT = 250
+"""About this many images tell how sure a teacher is."""
+
+
+@exact_float32()
+def fitted(chosen: Task, model: nn.Module, images: Source, *, seed: int, device: str | None = None) -> Task:
+    """The task with the temperature of its objective, which depends on how sure ``model`` is of the first batches."""
+    if not isinstance(chosen.objective, Heat) or chosen.objective.temperature is not None:
+        return chosen
+    place = Place(accelerator(device).device)
+    teacher, logits = Teacher(model).to(place.device), list[Tensor]()
+    feed = unlabelled_feed(images, chosen.plan, seed)
+    with torch.no_grad():
+        for batch in feed.batches(0, feed.steps_per_epoch, place):
+            logits.append(teacher(batch.images))
+            if sum(map(len, logits)) >= LOOKED_AT:
+                break
+    temperature = temperature_of(torch.cat(logits)[:LOOKED_AT])
+    return replace(chosen, objective=replace(chosen.objective, temperature=temperature))
 
 
 def smoothed(

@@ -30,8 +30,9 @@ class Heat:
     """Standard deviation of the noise, in [0, 1] pixels."""
     distance: Distance = "cross-entropy"
     """Distance of student and teacher. ½‖v − f‖², ½‖softmax v − softmax f‖², or −Σ softmax f · log softmax v."""
-    temperature: float = 1.0
-    """T of the distance, T²·D(v/T, f/T). A larger one also teaches the classes that a sure teacher finds unlikely."""
+    temperature: float | None = None
+    """T, by which the logits of both networks are divided (default of bootcamp: chosen so that the teacher is not too
+    sure). A larger one also teaches the classes that a sure teacher finds unlikely."""
     penalty: Penalty = "fisher"
     """Whose gradient is penalised. That of the logits, of the probabilities, or of the probabilities in the Fisher
     metric."""
@@ -45,7 +46,7 @@ class Heat:
     (direction)."""
     scaling: Scaling = "unbiased"
     """Scale of the projection estimator. The sum in the paper has mean κ/classes · ‖∇u‖²_F; unbiased has ‖∇u‖²_F."""
-    weight: float = 0.5
+    weight: float = 0.3
     """Weight of the penalty: larger is more robust and less accurate. It multiplies h·σ²/2·‖∇u‖². 1 is the vector form
     of the paper; ½ is the time of the heat equation itself (appendix A, scalar form)."""
     noisy_images: NoisyImages = "copy"
@@ -53,7 +54,7 @@ class Heat:
     version of each is added."""
     noise_fraction: float = 0.5
     """Share of noisy images, with `noisy_images` fraction."""
-    ascent: float = 0.0
+    ascent: float = 0.5
     """Gradient step of noisy versions, in multiples of σ; 0 is none. Each moves this far (L2) in the direction that
     increases its distance to the teacher most in the `norm`."""
     timesteps: int = 1
@@ -69,7 +70,7 @@ class Heat:
     def __post_init__(self) -> None:
         check_positive(self, "sigma", "delta", "temperature")
         check_at_least(self, 1, "projections", "timesteps")
-        check_at_least(self, 0, "weight", "ascent", "noise_fraction", "temperature")
+        check_at_least(self, 0, "weight", "ascent", "noise_fraction")
         require(
             self.noise not in get_args(NoisyImages),
             f"`noise`: expected {alternatives(get_args(Noise))}, got {self.noise}; use `noisy_images` {self.noise}",
@@ -187,7 +188,7 @@ class HeatChanges(TypedDict, total=False):
     """Fields of ``Heat`` that differ from the preset."""
 
     distance: Distance
-    temperature: float
+    temperature: float | None
     penalty: Penalty
     estimator: Estimator
     projections: int
@@ -231,11 +232,14 @@ FEW_EPOCHS = 3
 BOOTCAMP = Plan(batch_size=64, optimizer="muon", warmup_steps=100)
 """How ``bootcamp`` is optimised."""
 
-_paper = partial(Heat, penalty="logits", estimator="projection", delta=0.1, scaling="paper", weight=1.0)
+_paper = partial(Heat, temperature=1.0, penalty="logits", estimator="projection", delta=0.1, scaling="paper", weight=1.0)
 
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
     "bootcamp": lambda sigma, deviation: (Heat(sigma), BOOTCAMP),
-    "bootcamp-strong": lambda sigma, deviation: (Heat(sigma, weight=1.0, ascent=1.0), Plan(lr=0.1)),
+    "bootcamp-strong": lambda sigma, deviation: (
+        Heat(sigma, temperature=1.0, weight=1.0, ascent=1.0),
+        Plan(lr=0.1),
+    ),
     "paper-cifar10": lambda sigma, deviation: (
         _paper(sigma, distance="squared-logits", projections=10, noisy_images="none", timesteps=5),
         Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),
