@@ -5,17 +5,20 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from heatsmooth.data import ImageSet
 from heatsmooth.models import Classifier, NetworkSpec, copy_of, model_hash, normalising_deviation
 from heatsmooth.noise import Draw
 from heatsmooth.training.batches import Batch, LoaderFeed
 from heatsmooth.training.execution import Teacher
-from heatsmooth.training.heat import ESTIMATORS, PENALISED, heat_smoothing
-from heatsmooth.training.methods import smooth
+from heatsmooth.training.field import Consistency, task
+from heatsmooth.training.heat import ESTIMATORS, HOTTEST, PENALISED, SURE, heat_smoothing, temperature_of
+from heatsmooth.training.methods import fitted, smooth
 from heatsmooth.training.settings import Heat, preset
 from tests.conftest import Linear, tiny_classifier
 
@@ -171,6 +174,55 @@ def test_the_temperature_softens_both_answers_and_keeps_the_scale_of_the_gradien
     expected = temperature * (softened[0] - softened[1]).T @ images.flatten(1) / 8
     assert student.weight.grad is not None
     torch.testing.assert_close(student.weight.grad, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["none", "pair", "direction", "projection", "exact"])
+def test_a_temperature_is_the_same_as_networks_with_smaller_logits(estimator: str) -> None:
+    """Every term is T² times that of both networks with their logits divided by T, whatever is penalised."""
+    torch.manual_seed(3)
+    student, teacher, images = Linear(torch.randn(5, 16)), Linear(torch.randn(5, 16)), torch.rand(8, 1, 4, 4)
+    smaller = [Linear(network.weight.detach() / 4) for network in (student, teacher)]
+    heat = Heat(SIGMA, temperature=4.0, estimator=estimator, noisy_images="copy")  # type: ignore[arg-type]
+    found = heat_smoothing(student, Batch(images, None, Draw(0), 0.0), teacher=teacher, heat=heat)
+    expected = heat_smoothing(
+        smaller[0], Batch(images, None, Draw(0), 0.0), teacher=smaller[1], heat=replace(heat, temperature=1.0)
+    )
+    for term in found:
+        torch.testing.assert_close(found[term], 16 * expected[term])
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 30.0, 300.0])
+def test_the_chosen_temperature_is_the_smallest_with_which_a_teacher_is_not_too_sure(
+    classes: int, scale: float
+) -> None:
+    logits = scale * torch.randn(50, classes, generator=torch.Generator().manual_seed(classes)).double()
+
+    def confidence(temperature: float) -> float:
+        return float((logits / temperature).softmax(1).amax(1).mean())
+
+    found = temperature_of(logits)
+    assert found == round(found, 1) >= 1
+    assert confidence(found) <= SURE or found == HOTTEST
+    assert found == 1 or confidence(found - 0.11) > SURE
+
+
+def test_the_temperature_is_chosen_from_the_teacher_once() -> None:
+    """A sure teacher gets one, an unsure one does not; what a person names stays, and so does that of other presets."""
+    torch.manual_seed(0)
+    sure, unsure = Linear(1000 * torch.randn(5, 16)), Linear(torch.randn(5, 16))
+    images = ImageSet.of("images", torch.rand(300, 1, 4, 4), None)
+
+    def chosen(model: nn.Module, **changes: Any) -> float | None:
+        objective = fitted(task(SIGMA, **changes), model, images, seed=0).objective
+        assert isinstance(objective, Heat)
+        return objective.temperature
+
+    assert chosen(unsure) == 1
+    assert 10 < (chosen(sure) or 0) == chosen(sure)
+    assert chosen(sure, temperature=2.0) == 2
+    assert {chosen(sure, preset=name) for name in ("bootcamp-strong", "paper-cifar10", "paper-imagenet")} == {1}
+    assert fitted(task(SIGMA, method=Consistency()), sure, images, seed=0).objective == Consistency()
 
 
 def test_noisy_copies_step_uphill_by_the_named_length() -> None:

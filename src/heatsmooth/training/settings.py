@@ -46,7 +46,7 @@ class Heat:
     (direction)."""
     scaling: Scaling = "unbiased"
     """Scale of the projection estimator. The sum in the paper has mean κ/classes · ‖∇u‖²_F; unbiased has ‖∇u‖²_F."""
-    weight: float = 0.3
+    weight: float = 0.2
     """Weight of the penalty: larger is more robust and less accurate. It multiplies h·σ²/2·‖∇u‖². 1 is the vector form
     of the paper; ½ is the time of the heat equation itself (appendix A, scalar form)."""
     noisy_images: NoisyImages = "copy"
