@@ -31,8 +31,8 @@ class Heat:
     distance: Distance = "cross-entropy"
     """Distance of student and teacher. ½‖v − f‖², ½‖softmax v − softmax f‖², or −Σ softmax f · log softmax v."""
     temperature: float | None = None
-    """T, by which the logits of both networks are divided (default of bootcamp: chosen so that the teacher is not too
-    sure). A larger one also teaches the classes that a sure teacher finds unlikely."""
+    """T, by which the logits of both networks are divided, so that a sure teacher also teaches the classes that it
+    finds unlikely (default of bootcamp: the smallest from 1 on with a mean confidence of at most 0.9)."""
     penalty: Penalty = "fisher"
     """Whose gradient is penalised. That of the logits, of the probabilities, or of the probabilities in the Fisher
     metric."""
@@ -70,7 +70,7 @@ class Heat:
     def __post_init__(self) -> None:
         check_positive(self, "sigma", "delta", "temperature")
         check_at_least(self, 1, "projections", "timesteps")
-        check_at_least(self, 0, "weight", "ascent", "noise_fraction")
+        check_at_least(self, 0, "weight", "ascent", "noise_fraction", "temperature")
         require(
             self.noise not in get_args(NoisyImages),
             f"`noise`: expected {alternatives(get_args(Noise))}, got {self.noise}; use `noisy_images` {self.noise}",
@@ -84,15 +84,11 @@ class Heat:
         require(self.noise_fraction <= 1, f"`noise_fraction`: expected from 0 to 1, got {self.noise_fraction}")
         require(
             self.noisy_images == "copy" or self.estimator != "pair",
-            f"`noisy_images`: expected copy with `estimator` pair, got {self.noisy_images}; or choose `estimator` "
-            "direction",
+            f"`noisy_images`: expected copy with `estimator` pair, got {self.noisy_images}; or `estimator` direction",
         )
 
     def describe(self) -> dict[str, object]:
-        """What a run records, under the names of earlier runs: there, ``noise`` says which images have noise.
-
-        ``ascent`` is only there with noisy copies, and what came later only where it differs from earlier runs.
-        """
+        """What a run records: what came later only where it differs from earlier runs; ``noise``: which images have it."""
         unsaid = {"noise", "norm"} | (set() if self.noisy_images == "copy" else {"ascent"})
         unsaid |= {name for name, usual in {"restart": False, "temperature": 1}.items() if getattr(self, name) == usual}
         said = {name: value for name, value in asdict(self).items() if name not in unsaid}
@@ -232,14 +228,12 @@ FEW_EPOCHS = 3
 BOOTCAMP = Plan(batch_size=64, optimizer="muon", warmup_steps=100)
 """How ``bootcamp`` is optimised."""
 
-_paper = partial(Heat, temperature=1.0, penalty="logits", estimator="projection", delta=0.1, scaling="paper", weight=1.0)
+_as_sure = partial(Heat, temperature=1.0, weight=1.0)
+_paper = partial(_as_sure, penalty="logits", estimator="projection", delta=0.1, scaling="paper")
 
 PRESETS: dict[Preset, Callable[[float, float], tuple[Heat, Plan]]] = {
     "bootcamp": lambda sigma, deviation: (Heat(sigma), BOOTCAMP),
-    "bootcamp-strong": lambda sigma, deviation: (
-        Heat(sigma, temperature=1.0, weight=1.0, ascent=1.0),
-        Plan(lr=0.1),
-    ),
+    "bootcamp-strong": lambda sigma, deviation: (_as_sure(sigma, ascent=1.0), Plan(lr=0.1)),
     "paper-cifar10": lambda sigma, deviation: (
         _paper(sigma, distance="squared-logits", projections=10, noisy_images="none", timesteps=5),
         Plan(epochs=200, batch_size=100, lr=0.1, schedule="steps"),
