@@ -88,7 +88,7 @@ class Heat:
         )
 
     def describe(self) -> dict[str, object]:
-        """What a run records: what came later only where it differs from earlier runs; ``noise``: which images have it."""
+        """What a run records: later choices only where they differ from earlier runs; ``noise``: of which images."""
         unsaid = {"noise", "norm"} | (set() if self.noisy_images == "copy" else {"ascent"})
         unsaid |= {name for name, usual in {"restart": False, "temperature": 1}.items() if getattr(self, name) == usual}
         said = {name: value for name, value in asdict(self).items() if name not in unsaid}
