@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +302,7 @@ def test_timesteps_in_a_directory_are_those_without_one_also_when_broken(restart
     """Each begins without the momentum of the one before; where it restarts, with its own random weights."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5))
-    how: dict[str, Any] = {"sigma": 0.25, "device": "cpu", "timesteps": 2, "restart": restart}
+    how: dict[str, Any] = {"sigma": 0.25, "device": "cpu", "timesteps": 2, "restart": restart, "temperature": 1.0}
     expected = smooth(model, batches(8), **how)
     often = Saving(checkpoint_seconds=0)
     for feed in (Breaking(batches(8)), BreakingLater(batches(8))):
@@ -319,11 +320,12 @@ def test_dropout_and_resumption_in_one_process(tmp_path: Path) -> None:
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 5))
 
     images = batches(8)
-    expected = smooth(network(), images, sigma=0.25, device="cpu", out=None)
+    smoothed = partial(smooth, sigma=0.25, temperature=1.0, device="cpu")
+    expected = smoothed(network(), images, out=None)
     with pytest.raises(OSError, match="broken"):
-        smooth(network(), Breaking(images), sigma=0.25, device="cpu", out=tmp_path, saving=Saving(checkpoint_seconds=0))
+        smoothed(network(), Breaking(images), out=tmp_path, saving=Saving(checkpoint_seconds=0))
     assert load_state(tmp_path / STATE_FILE)[1]["step"] == 6
-    found = smooth(network(), images, sigma=0.25, device="cpu", out=str(tmp_path))
+    found = smoothed(network(), images, out=str(tmp_path))
     assert model_hash(found) == model_hash(expected)
 
 
