@@ -60,7 +60,8 @@ def smooth(
 
     ``model``: takes images in [0, 1] to logits.
     ``images``: an ``ImageSet``, an ``ImageStream``, or any loader of batches (batch, channels, height, width) in
-    [0, 1]. Labels, if it yields them, are never read.
+    [0, 1]. Labels, if it yields them, are never read. The first batches are also read before the training, unless
+    ``temperature`` is given.
     ``sigma``: standard deviation of the Gaussian noise, in [0, 1] pixels.
     ``preset``: ``bootcamp`` (the default), ``bootcamp-strong``, ``paper-cifar10`` or ``paper-imagenet``.
     ``method``: instead of HeatSmoothing, a method of others: ``Consistency()``, ``Macer()``, ``SmoothMix()`` or
