@@ -148,6 +148,22 @@ def test_strength_multiplies_everything_but_the_clean_distance(linear: Linear) -
         torch.testing.assert_close(terms(strength)["penalty"], strength * terms(1.0)["penalty"])
 
 
+@pytest.mark.parametrize(("strength", "factor"), [(0.1, 1.0), (1.0, 1.0), (1.5, 1.5), (10.0, 2.0)])
+def test_the_step_uphill_keeps_its_length_below_strength_1_and_grows_up_to_twice(
+    linear: Linear, strength: float, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = list[float]()
+
+    def watched(network: nn.Module, x: Tensor, height: Any, length: float, norm: str) -> Tensor:
+        lengths.append(length)
+        return x
+
+    monkeypatch.setattr("heatsmooth.training.heat.uphill", watched)
+    batch, heat = Batch(torch.rand(4, 1, 4, 4), None, Draw(0), 0.0), Heat(SIGMA, ascent=0.5)
+    heat_smoothing(linear, batch, teacher=linear, heat=heat, strength=strength)
+    assert lengths == [factor * 0.5 * SIGMA]
+
+
 def smoothing(out: Path | None = None, **changes: Any) -> nn.Module:
     images = load_images("fashion-mini", "train").sampled(160)
     held_out = load_images("fashion-mini", "test").sampled(150)

@@ -23,7 +23,8 @@ SURE = 0.9
 HOTTEST = 100.0
 """The largest temperature that is chosen."""
 STRONGEST_ASCENT = 2.0
-"""The ascent step grows with the strength of smoothing up to this factor."""
+"""The ascent step grows with the strength of smoothing from 1 up to this factor. It does not fall below: where little
+smoothing is allowed, harder noisy versions make the most of it."""
 
 
 def heat_smoothing(
@@ -34,8 +35,8 @@ def heat_smoothing(
     ``student``: the network that is trained. ``batch``: images in [0, 1], (batch, channels, height, width).
     ``teacher``: the frozen network whose answers are kept. ``heat``: the choices of the objective; without a
     ``temperature``, it is 1 (see ``temperature_of``).
-    ``strength``: multiplies the penalty, the ascent step, and the weight of noisy images beside clean ones (see
-    ``dial``).
+    ``strength``: multiplies the penalty and the weight of noisy images beside clean ones (see ``dial``), and from 1 to
+    ``STRONGEST_ASCENT`` the ascent step too.
     """
     temperature = heat.temperature or 1.0
     student = Softened(student, temperature)
@@ -47,7 +48,7 @@ def heat_smoothing(
         noisy = x + heat.sigma * batch.draw.noise(heat.noise, x.shape)
         if heat.noisy_images == "copy":
             if heat.ascent:
-                length = min(strength, STRONGEST_ASCENT) * heat.ascent * heat.sigma
+                length = min(max(1.0, strength), STRONGEST_ASCENT) * heat.ascent * heat.sigma
                 noisy = uphill(student, noisy, lambda v: distance(v, answer), length, heat.radius_norm)
             x, target, is_noisy = torch.cat([x, noisy]), torch.cat([answer, answer]), torch.cat([is_noisy, ~is_noisy])
         else:
