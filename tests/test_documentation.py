@@ -183,21 +183,24 @@ METHODS = {
 def test_the_public_networks_of_the_readme_are_what_was_recorded() -> None:
     text = (ROOT / "README.md").read_text().split("## Results")[1].split("Beside other methods")[0]
     rows = [line.strip("| ").split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")][1:]
-    small, large = ROOT / "results/cifar10-public/resnet20", ROOT / "results/cifar10-resnets/resnet32"
+    default = ROOT / "results/cifar10-default"
+    undefended = ROOT / "results/cifar10-public/resnet20-undefended"
+    runs = [default / f"resnet20-{run}" for run in ("seed-0", "10-epochs", "keep-0.95")]
+    large = default / "resnet32-seed-0"
     recorded = (
-        (small, "warmup-seed-0", "teacher_", "undefended"),
-        (small, "warmup-seed-0", "", "warmup-seed-0"),
-        (large, "seed-0", "teacher_", None),
-        (large, "seed-0", "", "seed-0"),
+        (runs[0], "teacher_", undefended),
+        *((run, "", run) for run in runs),
+        (large, "teacher_", None),
+        (large, "", large),
     )
-    for row, (network, run, whose, certified) in zip(rows, recorded, strict=True):
-        measured = json.loads(Path(f"{network}-{run}/run.json").read_text())["summary"]
+    for row, (run, whose, certified) in zip(rows, recorded, strict=True):
+        measured = json.loads((run / "run.json").read_text())["summary"]
         shares = [measured[f"{whose}accuracy"], measured[f"{whose}accuracy_under_noise"]]
         assert row[:2] == [f"{100 * share:.1f} %" for share in shares]
         if certified is None:
             assert row[2] == "not certified"
             continue
-        accuracies = Certificates.read(Path(f"{network}-{certified}-certified")).certified_accuracy([0.0, 0.25, 0.5])
+        accuracies = Certificates.read(Path(f"{certified}-certified")).certified_accuracy([0.0, 0.25, 0.5])
         assert row[2] == " / ".join(f"{100 * share:.1f}" for share in accuracies) + " %"
 
 

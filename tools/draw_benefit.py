@@ -2,7 +2,7 @@
 
     python tools/draw_benefit.py
 
-It reads the certificates of ``results/cifar10-public`` and writes ``docs/figures/benefit-light.svg`` and
+It reads the certificates in ``results`` and writes ``docs/figures/benefit-light.svg`` and
 ``benefit-dark.svg``, one for each theme of the page that shows it. The same records give the same files, to the byte.
 """
 
@@ -19,14 +19,18 @@ from heatsmooth.results.certificates import Certificates
 from heatsmooth.runs import read_json
 
 ROOT = Path(__file__).parents[1]
-RUNS = ROOT / "results/cifar10-public"
+RUNS = ROOT / "results"
 FIGURES = ROOT / "docs/figures"
 NETWORKS = {
-    "resnet20-undefended-certified": ("A public ResNet-20", 1, "teacher_accuracy"),
-    "resnet20-warmup-seed-0-certified": ("The same network after one epoch of smooth, without labels", 0, "accuracy"),
+    "cifar10-public/resnet20-undefended-certified": ("A public ResNet-20", 1, "teacher_accuracy"),
+    "cifar10-default/resnet20-seed-0-certified": (
+        "The same network after one epoch of smooth, without labels",
+        0,
+        "accuracy",
+    ),
 }
 """Run directory: the name and the style of its curve, and which accuracy on all test images it has in ``SMOOTHED``."""
-SMOOTHED = "resnet20-warmup-seed-0"
+SMOOTHED = "cifar10-default/resnet20-seed-0"
 THEMES = {
     "light": {
         "ink": "#17191e",

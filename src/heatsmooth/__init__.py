@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from heatsmooth.statistics.radii import l_bound
     from heatsmooth.training.batches import Batch
     from heatsmooth.training.field import Consistency, Denoising, Macer, SmoothMix
-    from heatsmooth.training.heat import heat_smoothing
+    from heatsmooth.training.heat import heat_smoothing, temperature_of
     from heatsmooth.training.methods import smooth, train
     from heatsmooth.training.muon import Muon
     from heatsmooth.training.settings import Baseline, Heat, Plan
@@ -53,7 +53,7 @@ _HOMES = {
     "statistics.radii": ("l_bound",),
     "training.batches": ("Batch",),
     "training.field": ("Consistency", "Denoising", "Macer", "SmoothMix"),
-    "training.heat": ("heat_smoothing",),
+    "training.heat": ("heat_smoothing", "temperature_of"),
     "training.methods": ("smooth", "train"),
     "training.muon": ("Muon",),
     "training.settings": ("Baseline", "Heat", "Plan"),
@@ -111,6 +111,7 @@ __all__ = [
     "report",
     "save",
     "smooth",
+    "temperature_of",
     "train",
 ]
 
