@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heatsmooth.commands.compare import Compare, RecipeChanges
-from heatsmooth.commands.experiment import OddImages
+from heatsmooth.commands.inputs import OddImages
 from heatsmooth.comparing.claims import Runs, claims, difference
 from heatsmooth.comparing.gains import shares_differ
 from heatsmooth.comparing.paper import CIFAR10_PAPER, CLAIMS

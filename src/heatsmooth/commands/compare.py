@@ -1,18 +1,21 @@
 """``heatsmooth compare``."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatsmooth.commands.command import Command, show_table
-from heatsmooth.commands.experiment import Experiment
+from heatsmooth.commands.experiment import Experiment, Stage
 from heatsmooth.commands.inputs import FILES, RUNNING, Computing, ImageFiles, Network
 from heatsmooth.commands.options import grouped
 from heatsmooth.comparing.recipe import Given, Recipe
 from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.errors import InputError, require
 from heatsmooth.progress import Progress, silent
+from heatsmooth.settings import check_at_least
 
 if TYPE_CHECKING:
     from heatsmooth.results.comparison import Comparison, MethodFigures
@@ -90,9 +93,13 @@ class Compare(Command):
     """Classes of an imagefolder: a .json, .csv or .txt file."""
     device: str | None = field(default=None, metadata=RUNNING)
     """cpu, cuda, … (default: the accelerator if there is one)."""
+    jobs: int = field(default=1, metadata=RUNNING)
+    """Methods worked on at the same time, each with an equal part of the cores. On a CPU, as many as cores is fastest,
+    if memory is enough."""
 
     def __post_init__(self) -> None:
         require(bool(self.seeds), "`seeds`: expected numbers as 0,1,2, got none")
+        check_at_least(self, 1, "jobs")
 
     @property
     def place(self) -> Path:
@@ -140,18 +147,13 @@ class Compare(Command):
 
         unseen = self.experiment(self.seeds[0]).certifies_unseen_images()
         processes = accelerator(self.device)
-        seconds = 0.0
-        for seed in self.seeds:
-            experiment = self.experiment(seed)
-            stages = list(experiment.stages())
-            for number, stage in enumerate(stages, start=1):
-                what = f"seed {seed}, stage {number} of {len(stages)}: {stage.name}"
-                progress(what, 0, 1)
-                if stage.shared or processes.is_main_process:
-                    stage.fill(progress)
-                processes.wait_for_everyone()
-                seconds += _seconds(stage.directory or experiment.place / stage.name)
-                progress(what, 1, 1)
+        if self.jobs > 1:
+            require(
+                processes.num_processes == 1,
+                f"`jobs`: expected 1 under several processes, got {self.jobs}; leave it out",
+            )
+            self._fill_together(progress)
+        seconds = sum(self._fill(seed, list(self.experiment(seed).stages()), progress) for seed in self.seeds)
         if not processes.is_main_process:
             return None
         page = self.place / "report.html"
@@ -167,6 +169,42 @@ class Compare(Command):
         title = f"heatsmooth: {self.recipe}" + (f", runs of seed {first}" if others else "")
         build_report([self.place / f"seed-{first}", self.place / COMPARISON_FILE], page, title=title)
         return replace(comparison, report=str(page))
+
+    def _fill(self, seed: int, stages: Sequence[Stage], progress: Progress) -> float:
+        """Do these stages of a seed, one after another; the seconds that they took, as they record."""
+        from heatsmooth.device import accelerator
+
+        processes, place, seconds = accelerator(self.device), self.experiment(seed).place, 0.0
+        for number, stage in enumerate(stages, start=1):
+            what = f"seed {seed}, stage {number} of {len(stages)}: {stage.name}"
+            progress(what, 0, 1)
+            if stage.shared or processes.is_main_process:
+                stage.fill(progress)
+            processes.wait_for_everyone()
+            seconds += _seconds(stage.directory or place / stage.name)
+            progress(what, 1, 1)
+        return seconds
+
+    def _fill_together(self, progress: Progress) -> None:
+        """Do what may run beside other stages: first the networks that others start from, then method by method."""
+        from heatsmooth.commands.together import work_together
+
+        recipe = self.resolved()
+        for seed in self.seeds:
+            experiment = self.experiment(seed)
+            starts = [name for name in recipe.starts if name in experiment.recipe.methods]
+            self._fill(seed, list(experiment.making(starts)), progress)
+        works = {name: partial(self.fill_one, name) for name in recipe.compared}
+        work_together(works, self.jobs, progress)
+
+    def fill_one(self, name: str, progress: Progress) -> None:
+        """Make, certify, attack and audit one method with every seed, when the networks it starts from are there."""
+        recipe = self.resolved()
+        alone = replace(self, changes=replace(self.changes, methods=(name,)))
+        for seed in self.seeds if name in recipe.repeated else self.seeds[:1]:
+            stages = alone.experiment(seed).stages()
+            some = [stage for stage in stages if not stage.alone and stage.name not in recipe.starts]
+            self._fill(seed, some, progress)
 
     def show(self, result: Any) -> None:
         """Print every table of the comparison."""

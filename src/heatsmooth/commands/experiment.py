@@ -1,17 +1,17 @@
 """One seed of a comparison: the stages that make, certify, attack, time and audit its networks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from heatsmooth.certification.settings import Sampling, Settings
 from heatsmooth.commands.attack import Attack, AttackSettings
 from heatsmooth.commands.audit import Audit
 from heatsmooth.commands.certify import Certify
 from heatsmooth.commands.distill import Distill
-from heatsmooth.commands.inputs import Computing, ImageFiles, Images, Network
+from heatsmooth.commands.inputs import Computing, ImageFiles, Images, Network, OddImages
 from heatsmooth.commands.recompute import Recompute
 from heatsmooth.commands.smooth import Smooth
 from heatsmooth.commands.train import Train
@@ -22,9 +22,6 @@ from heatsmooth.results.audit import AuditSettings
 from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.training.field import NAMES
 from heatsmooth.training.settings import DISTILLING
-
-if TYPE_CHECKING:
-    from heatsmooth.data import ImageSet
 
 
 @dataclass(frozen=True)
@@ -38,14 +35,8 @@ class Stage:
     """Several processes fill it together; otherwise the first one does, while the others wait."""
     directory: Path | None = None
     """Of its run, if that has another name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OddImages(Images):
-    """From the second image on: with an even ``stride``, only images with an odd position."""
-
-    def _selected(self, images: "ImageSet") -> "ImageSet":
-        return images.strided(self.stride, self.count, start=1)
+    alone: bool = False
+    """It measures time, so nothing else may run beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +68,23 @@ class Experiment:
 
     def stages(self) -> Iterator[Stage]:
         """All stages, in an order in which each finds what it needs."""
-        recipe, top_k = self.recipe, self.recipe.top_k
+        yield from self.making(self.recipe.methods)
+        yield from self._testing()
+
+    def making(self, methods: Iterable[str]) -> Iterator[Stage]:
+        """The stages that make the networks of these methods."""
         tried: set[str] = set()
-        for name, method in recipe.methods.items():
+        for name in methods:
+            method = self.recipe.methods[name]
             trial = method.tuned if isinstance(method, Trained | Smoothed) else None
             if trial is not None and trial not in tried:
                 yield from self._tried(trial)
                 tried.add(trial)
             yield Stage(name, partial(self._make, name), shared=not isinstance(method, Given))
+
+    def _testing(self) -> Iterator[Stage]:
+        """The stages that certify, attack, time and audit the networks."""
+        recipe, top_k = self.recipe, self.recipe.top_k
         for name, method in recipe.compared.items():
             yield Stage(f"{name}-certified", self._certified(name, method).run)
             if recipe.has_top_k and name in recipe.sampled:
@@ -92,7 +92,7 @@ class Experiment:
             for kind in ("pgd", "ddn"):
                 yield Stage(f"{name}-{kind}", self._attacked(name, method, kind).run)
             if name in recipe.sampled:
-                yield Stage(f"{name}-timed", partial(self._time, name), shared=False)
+                yield Stage(f"{name}-timed", partial(self._time, name), shared=False, alone=True)
             if isinstance(method, Smoothed) and method.rival is None and recipe.heated:
                 yield Stage(f"{name}-timesteps", partial(self._measure_timesteps, name, method), shared=False)
             if isinstance(method, Smoothed | Distilled) and recipe.audited:

@@ -157,6 +157,14 @@ class Images(ImageFiles):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OddImages(Images):
+    """From the second image on: with an even ``stride``, only images with an odd position."""
+
+    def _selected(self, images: "ImageSet") -> "ImageSet":
+        return images.strided(self.stride, self.count, start=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SomeImages:
     """Images of a data set to try something on, if the person names one."""
 

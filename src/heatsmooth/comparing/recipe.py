@@ -1,5 +1,6 @@
 """What a comparison is: which networks are made, how they are certified and attacked, at what size."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -232,6 +233,12 @@ class Recipe:
         return {name: trial for name, trial in self.trials.items() if name in taken}
 
     @property
+    def starts(self) -> tuple[str, ...]:
+        """The methods from whose networks others start."""
+        starts = _starts(self.methods)
+        return tuple(name for name in self.methods if name in starts)
+
+    @property
     def repeated(self) -> tuple[str, ...]:
         """The compared methods that are made with every seed."""
         return tuple(name for name in self.compared if name in self.every_seed) or tuple(self.compared)
@@ -272,10 +279,14 @@ class Recipe:
         """The recipe with only these methods compared; the networks they start from are still made."""
         unknown = [name for name in names if name not in self.methods]
         require(not unknown, f"`methods`: expected some of {', '.join(self.methods)}, got {', '.join(unknown)}")
-        methods = {name: self.methods[name] for name in names}
-        starts = {method.start for method in methods.values() if isinstance(method, Smoothed | Distilled)}
+        starts = _starts({name: self.methods[name] for name in names})
         kept = {name: method for name, method in self.methods.items() if name in {*names, *starts}}
         return replace(self, methods=kept, made_only=tuple(sorted(starts - set(names))))
+
+
+def _starts(methods: Mapping[str, Method]) -> set[str]:
+    """The methods from whose networks these start."""
+    return {method.start for method in methods.values() if isinstance(method, Smoothed | Distilled)}
 
 
 def _shorter(method: Method) -> Method:
