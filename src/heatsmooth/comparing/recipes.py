@@ -159,6 +159,7 @@ RECIPES: dict[str, Recipe] = {
         attacked=50,
         noise_samples=25,
         audited=0,
+        every_seed=("bootcamp",),
         trials={
             "paper-imagenet-best": Trial(
                 Smoothed("undefended", "paper-imagenet", heat=_BEST_WEIGHT), (0.03, 0.01, 0.003), "weight"
