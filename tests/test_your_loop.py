@@ -23,10 +23,14 @@ def test_a_loop_of_your_own_gives_what_smooth_gives(recipe: str, in_tmp: Path) -
         with warnings.catch_warnings(action="ignore"):
             pytest.importorskip("lightning")
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(100, 3)
     )
+    with torch.no_grad():
+        next(iter(model[4].parameters())).mul_(1000)  # a network that is sure, so that its answers are softened
     loader = [torch.rand(100, 1, 12, 12) for _ in range(3)]
+    assert hs.temperature_of(copy.deepcopy(model).eval()(torch.cat(loader)[:250])) > 1.5
     names: dict[str, Any] = {"model": copy.deepcopy(model), "loader": loader}
     with warnings.catch_warnings(action="ignore"):
         exec(recipe, names)

@@ -13,6 +13,10 @@ class InputError(ValueError):
         self.options = options
 
 
+class BusyError(InputError):
+    """Another process is at work there."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise ``InputError(message)`` unless ``condition`` holds."""
     if not condition:

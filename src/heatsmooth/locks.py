@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from filelock import lock_descriptor
 
-from heatsmooth.errors import InputError
+from heatsmooth.errors import BusyError, InputError
 
 WINDOWS = os.name == "nt"
 LOCK_FILE = ".lock"
@@ -69,7 +69,7 @@ def _take(held: ExitStack, path: Path, *, wait: bool = False) -> None:
             "name an `out` on a local disk, or mount this file system with locks"
         ) from None
     if not taken:
-        raise InputError(
+        raise BusyError(
             f"{directory}: expected no other process here, got one at work; wait for it or name another `out`"
         )
 

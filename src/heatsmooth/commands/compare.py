@@ -94,8 +94,8 @@ class Compare(Command):
     device: str | None = field(default=None, metadata=RUNNING)
     """cpu, cuda, … (default: the accelerator if there is one)."""
     jobs: int = field(default=1, metadata=RUNNING)
-    """Methods worked on at the same time, each with an equal part of the cores. On a CPU, as many as cores is fastest,
-    if memory is enough."""
+    """Methods worked on at the same time, each with an equal part of the cores. On a CPU, as many as cores is usually
+    fastest, if memory is enough."""
 
     def __post_init__(self) -> None:
         require(bool(self.seeds), "`seeds`: expected numbers as 0,1,2, got none")
@@ -194,16 +194,15 @@ class Compare(Command):
             experiment = self.experiment(seed)
             starts = [name for name in recipe.starts if name in experiment.recipe.methods]
             self._fill(seed, list(experiment.making(starts)), progress)
-        works = {name: partial(self.fill_one, name) for name in recipe.compared}
+        works = {names[0]: partial(self.fill_some, names) for names in recipe.separable}
         work_together(works, self.jobs, progress)
 
-    def fill_one(self, name: str, progress: Progress) -> None:
-        """Make, certify, attack and audit one method with every seed, when the networks it starts from are there."""
-        recipe = self.resolved()
-        alone = replace(self, changes=replace(self.changes, methods=(name,)))
-        for seed in self.seeds if name in recipe.repeated else self.seeds[:1]:
-            stages = alone.experiment(seed).stages()
-            some = [stage for stage in stages if not stage.alone and stage.name not in recipe.starts]
+    def fill_some(self, methods: tuple[str, ...], progress: Progress) -> None:
+        """Make, certify, attack and audit these methods with each of their seeds; where they start from is there."""
+        starts = self.resolved().starts
+        for seed in self.seeds:
+            stages = self.experiment(seed).stages()
+            some = [stage for stage in stages if stage.of in methods and not stage.alone and stage.name not in starts]
             self._fill(seed, some, progress)
 
     def show(self, result: Any) -> None:

@@ -16,7 +16,7 @@ from heatsmooth.commands.recompute import Recompute
 from heatsmooth.commands.smooth import Smooth
 from heatsmooth.commands.train import Train
 from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained
-from heatsmooth.errors import InputError, require
+from heatsmooth.errors import BusyError, InputError, require
 from heatsmooth.progress import Progress
 from heatsmooth.results.audit import AuditSettings
 from heatsmooth.results.rates import ChosenSetting
@@ -35,6 +35,8 @@ class Stage:
     """Several processes fill it together; otherwise the first one does, while the others wait."""
     directory: Path | None = None
     """Of its run, if that has another name."""
+    of: str = ""
+    """The method that it belongs to."""
     alone: bool = False
     """It measures time, so nothing else may run beside it."""
 
@@ -69,7 +71,8 @@ class Experiment:
     def stages(self) -> Iterator[Stage]:
         """All stages, in an order in which each finds what it needs."""
         yield from self.making(self.recipe.methods)
-        yield from self._testing()
+        for name, method in self.recipe.compared.items():
+            yield from (replace(stage, of=name) for stage in self._testing(name, method))
 
     def making(self, methods: Iterable[str]) -> Iterator[Stage]:
         """The stages that make the networks of these methods."""
@@ -78,25 +81,24 @@ class Experiment:
             method = self.recipe.methods[name]
             trial = method.tuned if isinstance(method, Trained | Smoothed) else None
             if trial is not None and trial not in tried:
-                yield from self._tried(trial)
+                yield from (replace(stage, of=name) for stage in self._tried(trial))
                 tried.add(trial)
-            yield Stage(name, partial(self._make, name), shared=not isinstance(method, Given))
+            yield Stage(name, partial(self._make, name), shared=not isinstance(method, Given), of=name)
 
-    def _testing(self) -> Iterator[Stage]:
-        """The stages that certify, attack, time and audit the networks."""
+    def _testing(self, name: str, method: Method) -> Iterator[Stage]:
+        """The stages that certify, attack, time and audit a network."""
         recipe, top_k = self.recipe, self.recipe.top_k
-        for name, method in recipe.compared.items():
-            yield Stage(f"{name}-certified", self._certified(name, method).run)
-            if recipe.has_top_k and name in recipe.sampled:
-                yield Stage(f"{name}-top-{top_k}", partial(self._recertify, name), shared=False)
-            for kind in ("pgd", "ddn"):
-                yield Stage(f"{name}-{kind}", self._attacked(name, method, kind).run)
-            if name in recipe.sampled:
-                yield Stage(f"{name}-timed", partial(self._time, name), shared=False, alone=True)
-            if isinstance(method, Smoothed) and method.rival is None and recipe.heated:
-                yield Stage(f"{name}-timesteps", partial(self._measure_timesteps, name, method), shared=False)
-            if isinstance(method, Smoothed | Distilled) and recipe.audited:
-                yield Stage(f"{name}-audited", self._audited(name, method).run)
+        yield Stage(f"{name}-certified", self._certified(name, method).run)
+        if recipe.has_top_k and name in recipe.sampled:
+            yield Stage(f"{name}-top-{top_k}", partial(self._recertify, name), shared=False)
+        for kind in ("pgd", "ddn"):
+            yield Stage(f"{name}-{kind}", self._attacked(name, method, kind).run)
+        if name in recipe.sampled:
+            yield Stage(f"{name}-timed", partial(self._time, name), shared=False, alone=True)
+        if isinstance(method, Smoothed) and method.rival is None and recipe.heated:
+            yield Stage(f"{name}-timesteps", partial(self._measure_timesteps, name, method), shared=False)
+        if isinstance(method, Smoothed | Distilled) and recipe.audited:
+            yield Stage(f"{name}-audited", self._audited(name, method).run)
 
     def _network(self, name: str) -> Network:
         """The network of a method."""
@@ -134,13 +136,12 @@ class Experiment:
 
     def _maker(self, method: Trained | Smoothed | Distilled, out: Path, limit: int | None) -> Train | Smooth | Distill:
         """What makes a network on at most ``limit`` training images."""
-        recipe = self.recipe
         if isinstance(method, Trained):
             return Train(
                 images=self.training_files,
-                image_size=recipe.image_size,
+                image_size=self.recipe.image_size,
                 out=out,
-                model=recipe.model,
+                model=self.recipe.model,
                 choices=method.choices,
                 plan=method.plan,
                 limit_train=limit,
@@ -211,6 +212,8 @@ class Experiment:
         try:
             self._maker(method, out, self.recipe.trial_images).run(progress)
         except InputError as error:
+            if isinstance(error, BusyError):
+                raise
             progress(f"{out.name}: {error}", 1, 1)
 
     def _certify_trial(self, method: Trained | Smoothed, network: Path, out: Path, progress: Progress) -> None:
@@ -297,8 +300,7 @@ class Experiment:
     def _recertify(self, name: str, progress: Progress) -> None:  # noqa: ARG002  # a stage
         from heatsmooth.results.run_info import RunInfo
 
-        top_k = self.recipe.top_k
-        out = self.place / f"{name}-top-{top_k}"
+        top_k, out = self.recipe.top_k, self.place / f"{name}-top-{self.recipe.top_k}"
         if not (out / "run.json").exists() or not RunInfo.read(out / "run.json").done:
             Recompute(source=self.place / f"{name}-certified", changes={"top_k": top_k}, out=out).recomputed()
 
@@ -325,8 +327,7 @@ class Experiment:
         file = self.place / f"{name}-timed" / TIMING_FILE
         if file.exists():
             return
-        recipe = self.recipe
-        whole = self.files.load(recipe.image_size)
+        recipe, whole = self.recipe, self.files.load(self.recipe.image_size)
         timing = inference_times(
             self._network(name).load().to(accelerator(self.computing.device).device),
             whole.images(torch.arange(min(recipe.timed, len(whole)))),
@@ -339,11 +340,10 @@ class Experiment:
 
     def _audited(self, name: str, method: Smoothed | Distilled) -> Audit:
         recipe, proven = self.recipe, isinstance(method, Distilled)
-        sigma = None if proven else recipe.sigma
         return Audit(
             network=self._network(name),
             images=self._spread(recipe.audited),
-            settings=AuditSettings(sigma=sigma, n=min(1000, recipe.n), steps=recipe.steps),
+            settings=AuditSettings(sigma=None if proven else recipe.sigma, n=min(1000, recipe.n), steps=recipe.steps),
             out=self.place / f"{name}-audited",
             teacher=None if proven else self.place / method.start,
             computing=self.computing,

@@ -2,8 +2,15 @@
 
 import multiprocessing
 import os
+import pickle
 import queue
-from collections.abc import Callable, Mapping
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -20,7 +27,8 @@ LOOKING = 0.5
 def work_together(works: Mapping[str, Work], jobs: int, progress: Progress) -> None:
     """Do all works in their order, at most ``jobs`` at a time. Each has a process with an equal part of the cores.
 
-    If one fails, the others are asked to stop, and its error is raised. If this process ends, the others end too.
+    If one fails, its error is raised. If one fails, or this process is asked to stop (Ctrl-C, SIGTERM), the others are
+    asked to stop too, so that they save what they have done. They also stop if this process is gone.
 
     ``works``: by the name under which their progress is shown.
     """
@@ -28,25 +36,42 @@ def work_together(works: Mapping[str, Work], jobs: int, progress: Progress) -> N
 
     context = multiprocessing.get_context("spawn")
     told: Any = context.Queue()
-    threads = max(1, torch.get_num_threads() // jobs)
+    threads = max(1, torch.get_num_threads() // max(1, min(jobs, len(works))))
     waiting, running = list(works.items()), dict[str, BaseProcess]()
+    with _asked_to_stop():
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    name, work = waiting.pop(0)
+                    running[name] = context.Process(target=_begin, args=(name, work, threads, told))
+                    running[name].start()
+                _show_next(told, progress)
+                for name in [name for name, process in running.items() if not process.is_alive()]:
+                    if code := running.pop(name).exitcode:
+                        _show_last(told, progress)
+                        raise InputError(f"{name}: expected its process to finish, got {_ending(code)}")
+        finally:
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.join()
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C in this context."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:  # noqa: ARG001  # a handler
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                name, work = waiting.pop(0)
-                running[name] = context.Process(target=_begin, args=(name, work, threads, os.getpid(), told))
-                running[name].start()
-            _show_next(told, progress)
-            for name in [name for name, process in running.items() if not process.is_alive()]:
-                if code := running.pop(name).exitcode:
-                    while _show_next(told, progress):
-                        pass  # what went wrong is the last that was told
-                    raise InputError(f"{name}: expected its process to finish, got {_ending(code)}")
+        yield
     finally:
-        for process in running.values():
-            process.terminate()
-        for process in running.values():
-            process.join()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _ending(code: int) -> str:
@@ -56,33 +81,54 @@ def _ending(code: int) -> str:
     return f"signal {-code}; if memory has run out, use fewer `jobs`; repeat the command to continue"
 
 
-def _show_next(told: Any, progress: Progress) -> bool:
-    """Show the next thing that a process told, or raise its error; False if none comes within a moment."""
+def _show_next(told: Any, progress: Progress) -> None:
+    """Show the next thing that a process tells within a moment, or raise its error."""
     try:
         message = told.get(timeout=LOOKING)
     except queue.Empty:
-        return False
-    if isinstance(message, str):
-        raise InputError(message)
+        return
+    if isinstance(message, BaseException):
+        raise message
     progress(*message)
-    return True
 
 
-def _begin(name: str, work: Work, threads: int, parent: int, told: Any) -> None:
-    """What a process does. It tells its progress, or one line about what went wrong."""
+def _show_last(told: Any, progress: Progress) -> None:
+    """Show what a process told before it ended, or raise its error: it is there already, perhaps after other things."""
+    end = time.monotonic() + 4 * LOOKING
+    while time.monotonic() < end:
+        _show_next(told, progress)
+
+
+def _begin(name: str, work: Work, threads: int, told: Any) -> None:
+    """What a process does. It tells its progress, or what went wrong."""
     import torch
 
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # Ctrl-C reaches the parent alone, which asks this process to stop, once
     torch.set_num_threads(threads)
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    parent = multiprocessing.parent_process()
 
     def tell(what: str, done: int, total: int, note: str = "") -> None:
-        if os.getppid() != parent:
-            raise KeyboardInterrupt  # nobody waits for the result
+        if parent is not None and not parent.is_alive():
+            signal.raise_signal(signal.SIGTERM)  # nobody waits for the result
         told.put((f"{name}, {what}", done, total, note))
 
     try:
         work(tell)
-    except InputError as error:
-        told.put(str(error))
-        raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except Exception as error:
+        told.put(_portable(error))
+        raise SystemExit(1) from None
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or one like it, that can go to another process. What is not expected takes its traceback along."""
+    if not isinstance(error, InputError | OSError | MemoryError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # what is read back is what was just written
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error

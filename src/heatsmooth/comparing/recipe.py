@@ -239,6 +239,15 @@ class Recipe:
         return tuple(name for name in self.methods if name in starts)
 
     @property
+    def separable(self) -> list[tuple[str, ...]]:
+        """The compared methods in groups that need nothing from each other: those with the same trial are together."""
+        groups: dict[str, tuple[str, ...]] = {}
+        for name, method in self.compared.items():
+            trial = getattr(method, "tuned", None) or name
+            groups[trial] = (*groups.get(trial, ()), name)
+        return list(groups.values())
+
+    @property
     def repeated(self) -> tuple[str, ...]:
         """The compared methods that are made with every seed."""
         return tuple(name for name in self.compared if name in self.every_seed) or tuple(self.compared)

@@ -247,12 +247,14 @@ class LoaderFeed:
         """The batches of the steps start … stop − 1."""
         step = start - start % self.steps_per_epoch
         while step < stop:
+            before = step
             for item in self.loader:
                 if start <= step < stop:
                     draw = Draw(self.seed, "step", step, device=place.device, rank=place.rank, world=place.world)
                     images = _on_device(_own_rows(images_of(item), place), place.device)
                     yield Batch(images, None, draw, step / self.steps_per_epoch)
                 step += 1
+            require(step > before, "expected a loader that yields batches again, got one that is used up; give a list")
 
 
 def _own_rows(images: Tensor, place: Place) -> Tensor:

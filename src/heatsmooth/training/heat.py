@@ -7,7 +7,7 @@ paper), u the penalised output (logits, probabilities, …), h = 1/n_T the times
 gradient. First the objective, then each of its choices by name. What the choices mean is in ``settings.Heat``.
 """
 
-import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
@@ -23,8 +23,8 @@ SURE = 0.9
 HOTTEST = 100.0
 """The largest temperature that is chosen."""
 STRONGEST_ASCENT = 2.0
-"""The ascent step grows with the strength of smoothing from 1 up to this factor. It does not fall below: where little
-smoothing is allowed, harder noisy versions make the most of it."""
+"""Where the strength of smoothing is above 1, the ascent step is multiplied by it, up to this factor. Below 1, the step
+keeps its length: that leaves more robustness where much is to be kept."""
 
 
 def heat_smoothing(
@@ -77,23 +77,19 @@ class Softened(nn.Module):
 def temperature_of(logits: Tensor) -> float:
     """The temperature with which a teacher of these logits, (images, classes), is not too sure.
 
-    It is the smallest number from 1 on, to one decimal, for which the mean of the largest probability is at most
-    ``SURE``. So a network that is sure of every image still tells which of the other classes are less unlikely.
+    It is the smallest number from 1 to ``HOTTEST``, in steps of 0.1, for which the mean of the largest probability is
+    at most ``SURE``. So a network that is sure of every image also says how probable it finds the other classes.
 
     >>> temperature_of(torch.tensor([[8.0, 0.0]])), temperature_of(torch.tensor([[2.0, 0.0]]))
     (3.7, 1.0)
     """
+    exact = logits.cpu().double()
 
-    def too_sure(temperature: float) -> bool:
-        return bool((logits.double() / temperature).softmax(1).amax(1).mean() > SURE)
+    def is_unsure(tenths: int) -> bool:
+        return bool((10 * exact / tenths).softmax(1).amax(1).mean() <= SURE)
 
-    low, high = 1.0, HOTTEST
-    if not too_sure(low):
-        return low
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (middle, high) if too_sure(middle) else (low, middle)
-    return math.ceil(10 * low) / 10
+    tenths = range(10, round(10 * HOTTEST))
+    return (10 + bisect_left(tenths, True, key=is_unsure)) / 10
 
 
 def _weighted_mean(values: Tensor, is_noisy: Tensor, weight: float) -> Tensor:

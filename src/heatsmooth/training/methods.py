@@ -90,7 +90,7 @@ TOO_EASY = (
 
 
 LOOKED_AT = 250
-"""About this many images tell how sure a teacher is."""
+"""At most this many images tell how sure a teacher is."""
 
 
 @exact_float32()
@@ -103,10 +103,10 @@ def fitted(chosen: Task, model: nn.Module, images: Source, *, seed: int, device:
     feed = unlabelled_feed(images, chosen.plan, seed)
     with torch.no_grad():
         for batch in feed.batches(0, feed.steps_per_epoch, place):
-            logits.append(teacher(batch.images))
+            logits.append(teacher(batch.images[: LOOKED_AT - sum(map(len, logits))]))
             if sum(map(len, logits)) >= LOOKED_AT:
                 break
-    temperature = temperature_of(torch.cat(logits)[:LOOKED_AT])
+    temperature = temperature_of(torch.cat(logits))
     return replace(chosen, objective=replace(chosen.objective, temperature=temperature))
 
 

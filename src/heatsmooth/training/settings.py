@@ -88,7 +88,7 @@ class Heat:
         )
 
     def describe(self) -> dict[str, object]:
-        """What a run records: later choices only where they differ from earlier runs; ``noise``: of which images."""
+        """What a run records. What earlier versions did not offer is left out where it is as in them."""
         unsaid = {"noise", "norm"} | (set() if self.noisy_images == "copy" else {"ascent"})
         unsaid |= {name for name, usual in {"restart": False, "temperature": 1}.items() if getattr(self, name) == usual}
         said = {name: value for name, value in asdict(self).items() if name not in unsaid}
