@@ -22,15 +22,15 @@ ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "results"
 FIGURES = ROOT / "docs/figures"
 NETWORKS = {
-    "cifar10-public/resnet20-undefended-certified": ("A public ResNet-20", 1, "teacher_accuracy"),
-    "cifar10-default/resnet20-seed-0-certified": (
+    "public-resnet20/seed-0/undefended-certified": ("A public ResNet-20", 1, "teacher_accuracy"),
+    "public-resnet20/seed-0/bootcamp-certified": (
         "The same network after one epoch of smooth, without labels",
         0,
         "accuracy",
     ),
 }
 """Run directory: the name and the style of its curve, and which accuracy on all test images it has in ``SMOOTHED``."""
-SMOOTHED = "cifar10-default/resnet20-seed-0"
+SMOOTHED = "public-resnet20/seed-0/bootcamp"
 THEMES = {
     "light": {
         "ink": "#17191e",
