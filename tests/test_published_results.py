@@ -45,6 +45,11 @@ def test_every_table_has_the_numbers_it_was_published_with(source: str) -> None:
     assert tables_of(source) == json.loads(GOLDEN.read_text())[source]
 
 
+def test_the_summary_of_a_comparison_is_about_the_default(tmp_path: Path) -> None:
+    build_report([RESULTS / "public-resnet20"], tmp_path / "report.html")
+    assert "The Gaussian average of “bootcamp” is certified" in (tmp_path / "report.html").read_text()
+
+
 def write() -> None:
     """Write the numbers as they are now: one row a line, so that a difference is readable."""
     content = json.dumps({source: tables_of(source) for source in SOURCES}, ensure_ascii=False)

@@ -17,7 +17,8 @@ RHO = 0.001
 
 @dataclass(frozen=True)
 class MainModel:
-    """The last smoothed model that is certified, else the last one that was made, else the first certified one."""
+    """The row ``bootcamp`` of a comparison, else the last smoothed model that is certified, else the last one that was
+    made, else the first certified one."""
 
     name: str
     maker: Training | None = None
@@ -76,7 +77,8 @@ class MainModel:
 def _last_made(collection: Collection, labelled: list[Certification]) -> Training | None:
     smoothed = [t for t in collection.trainings if t.smoothed and t.model]
     certified = [t for t in smoothed if any(c.model == t.model for c in labelled)]
-    return _first([*certified[::-1], *smoothed[::-1], *collection.trainings[::-1]])
+    compared = [t for t in certified if t.name.rsplit("/", 1)[-1] == "bootcamp"]
+    return _first([*compared, *certified[::-1], *smoothed[::-1], *collection.trainings[::-1]])
 
 
 def _noise_and_norm(item: Certification) -> tuple[float | None, str, str]:
