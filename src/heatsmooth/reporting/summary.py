@@ -17,8 +17,11 @@ RHO = 0.001
 
 @dataclass(frozen=True)
 class MainModel:
-    """The row ``bootcamp`` of a comparison, else the last smoothed model that is certified, else the last one that was
-    made, else the first certified one."""
+    """The model that the summary is about.
+
+    It is the row ``bootcamp`` of a comparison, else the last smoothed model that is certified, else the last one that
+    was made, else the first certified one.
+    """
 
     name: str
     maker: Training | None = None

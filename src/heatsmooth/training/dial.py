@@ -2,7 +2,8 @@
 
 A constrained problem, solved within one training:
 
-    minimise  D(v(x), f(x)) + λ · (D(v(x̃), f(x)) + penalty),   so that  P[argmax v(x) = argmax f(x)] = keep
+    minimise  (D(v(x), f(x)) + λ · D(v(x̃), f(x))) / (1 + λ) + λ · penalty
+    so that   P[argmax v(x) = argmax f(x)] = keep
 
 - During the training, λ and the length of the steps follow the agreement on images that are not trained on. It is
   measured on the running mean of the weights: that shows now what the weights will be when the learning rate has
@@ -32,7 +33,7 @@ from heatsmooth.statistics.bounds import clopper_pearson
 from heatsmooth.training.batches import images_of
 
 MEASUREMENTS = 40
-"""How often the agreement is measured during a training."""
+"""The parts of a training. The agreement is measured after each of them that ends after ``UNTOUCHED``."""
 MEASURED = 500
 """Images per measurement, in turn from those that steer."""
 REMEMBERED = 0.05

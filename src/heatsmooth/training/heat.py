@@ -1,4 +1,4 @@
-"""HeatSmoothing: one epoch, no labels, and the network behaves as if averaged over Gaussian noise.
+"""HeatSmoothing: one epoch, no labels, and the network behaves more like its average over Gaussian noise.
 
     minimise  T² · E[ D(v(x̃)/T, f(x)/T) + weight · h·σ²/2 · ‖∇ₓu(v(x̃)/T)‖²_F ]          (paper, eq. 3; appendix A)
 
