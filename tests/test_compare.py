@@ -188,15 +188,16 @@ def test_an_unknown_recipe_lists_the_known_ones() -> None:
 def test_the_field_is_rehearsed_on_a_brought_network_beside_the_dial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One method of each kind: with a denoiser in front, and with held-out images."""
+    """One method of each kind: with each seed, with a denoiser in front, and with held-out images."""
     save(tiny_classifier(), tmp_path / "mine.safetensors")
     random = np.random.default_rng(0)
     np.savez(tmp_path / "i.npz", images=random.random((130, 28, 28)), labels=random.integers(0, 10, 130))
     words = f"compare cifar10-public --rehearse --quiet --json --device cpu --data npz:{tmp_path}/i.npz"
-    words += f" --from {tmp_path}/mine.safetensors --methods undefended,keep-0.95,denoised --out {tmp_path}/out"
-    assert run(words.split()) == 0
+    words += f" --from {tmp_path}/mine.safetensors --out {tmp_path}/out --seeds 0,1"
+    assert run([*words.split(), "--methods", "undefended,bootcamp,keep-0.95,denoised"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["methods"]) == {"undefended", "keep-0.95", "denoised"}
+    assert set(found["methods"]) == {"undefended", "bootcamp", "keep-0.95", "denoised"}
+    assert len(found["average_certified_radius_ratios"]["bootcamp"]["undefended"]["by_seed"]) == 1, "certified once"
     made = read_json(tmp_path / "out/seed-0/keep-0.95/run.json")
     assert made["summary"]["keep"] == 0.95
     indices = [item.index for item in read_certificates(tmp_path / "out/seed-0/denoised-certified")]

@@ -77,6 +77,16 @@ def test_ratios_are_of_every_method_to_every_other(monkeypatch: pytest.MonkeyPat
     assert {name: set(others) for name, others in found.items()} == {name: set(runs) - {name} for name in runs}
 
 
+def test_a_ratio_is_of_the_seeds_that_both_methods_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {
+        name: [record(i, radius) for i in range(5)] for name, radius in (("one", 0.2), ("two", 0.4), ("third", 0.9))
+    }
+    monkeypatch.setattr(module, "read_certificates", lambda directory: runs[directory.name])
+    found = ratios({"a": [Path("two"), Path("third")], "b": [Path("one")]}, ["a"])["a"]["b"]
+    assert found.factor == pytest.approx(2)
+    assert found.by_seed == pytest.approx((2,))
+
+
 def test_other_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="expected certificates of the images of before"):
         measured({"before": [record(0, 0.1)], "later": [record(1, 0.1)]}, monkeypatch)

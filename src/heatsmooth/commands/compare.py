@@ -239,7 +239,7 @@ class Compare(Command):
         from heatsmooth.reporting import claims
 
         if rows := claims.trades_of(comparison):
-            show_table(rows, "At the same clean accuracy")
+            show_table(rows, "At no less clean accuracy")
             print(claims.TRADES_EXPLAINED)
         if rows := claims.timesteps_of(comparison):
             show_table(rows, "Distance to the Gaussian average of the teacher")

@@ -196,10 +196,10 @@ class Experiment:
         return self.place.parent / "rates" / f"{trial}.json"
 
     def _tried(self, name: str) -> Iterator[Stage]:
-        """The stages of a trial: each value, then the choice; none if an earlier seed made the choice."""
-        if self.rate_file(name).exists():
-            return
+        """The stages of a trial: each value, then the choice; none if the choice was made from these values."""
         trial, folder = self.recipe.trials[name], self.rate_file(name).parent
+        if self.rate_file(name).exists() and ChosenSetting.read(self.rate_file(name)).is_from(trial.values):
+            return
         for value in trial.values:
             out = folder / trial.run_name(name, value)
             yield Stage(out.name, partial(self._try, trial.with_value(trial.method, value), out), directory=out)

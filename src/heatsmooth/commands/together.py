@@ -3,16 +3,16 @@
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Self
 
 from heatsmooth.errors import InputError
 from heatsmooth.progress import Progress
@@ -34,27 +34,63 @@ def work_together(works: Mapping[str, Work], jobs: int, progress: Progress) -> N
     """
     import torch
 
-    context = multiprocessing.get_context("spawn")
-    told: Any = context.Queue()
     threads = max(1, torch.get_num_threads() // max(1, min(jobs, len(works))))
-    waiting, running = list(works.items()), dict[str, BaseProcess]()
+    waiting, running = list(works.items()), list[_Running]()
     with _asked_to_stop():
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    name, work = waiting.pop(0)
-                    running[name] = context.Process(target=_begin, args=(name, work, threads, told))
-                    running[name].start()
-                _show_next(told, progress)
-                for name in [name for name, process in running.items() if not process.is_alive()]:
-                    if code := running.pop(name).exitcode:
-                        _show_last(told, progress)
-                        raise InputError(f"{name}: expected its process to finish, got {_ending(code)}")
+                    running.append(_Running.begun(*waiting.pop(0), threads))
+                wait([end for one in running for end in (one.told, one.process.sentinel)], LOOKING)
+                for one in running.copy():
+                    if one.has_ended(progress):
+                        running.remove(one)
         finally:
-            for process in running.values():
-                process.terminate()
-            for process in running.values():
-                process.join()
+            for one in running:
+                one.process.terminate()
+                one.told.close()  # nobody reads any more, so that nobody waits to be read
+            for one in running:
+                one.process.join()
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A process at work. What it tells comes through a pipe of its own: if it is killed, no other process waits."""
+
+    name: str
+    process: BaseProcess
+    told: Connection
+
+    @classmethod
+    def begun(cls, name: str, work: Work, threads: int) -> Self:
+        """A process that has begun this work."""
+        context = multiprocessing.get_context("spawn")
+        told, telling = context.Pipe(duplex=False)
+        process = context.Process(target=_begin, args=(name, work, threads, telling))
+        process.start()
+        telling.close()
+        return cls(name, process, told)
+
+    def has_ended(self, progress: Progress) -> bool:
+        """Show what the process has told since the last look. If it told an error or failed otherwise, raise that."""
+        ended = not self.process.is_alive()  # before the look, so that nothing is told after it
+        while (message := self._next()) is not None:
+            if isinstance(message, BaseException):
+                raise message
+            progress(*message)
+        if not ended:
+            return False
+        self.told.close()
+        if code := self.process.exitcode:
+            raise InputError(f"{self.name}: expected its process to finish, got {_ending(code)}")
+        return True
+
+    def _next(self) -> Any:
+        """What it told next; None if there is nothing more for now."""
+        try:
+            return self.told.recv() if self.told.poll() else None
+        except (EOFError, ConnectionError):  # it is gone
+            return None
 
 
 @contextmanager
@@ -81,25 +117,7 @@ def _ending(code: int) -> str:
     return f"signal {-code}; if memory has run out, use fewer `jobs`; repeat the command to continue"
 
 
-def _show_next(told: Any, progress: Progress) -> None:
-    """Show the next thing that a process tells within a moment, or raise its error."""
-    try:
-        message = told.get(timeout=LOOKING)
-    except queue.Empty:
-        return
-    if isinstance(message, BaseException):
-        raise message
-    progress(*message)
-
-
-def _show_last(told: Any, progress: Progress) -> None:
-    """Show what a process told before it ended, or raise its error: it is there already, perhaps after other things."""
-    end = time.monotonic() + 4 * LOOKING
-    while time.monotonic() < end:
-        _show_next(told, progress)
-
-
-def _begin(name: str, work: Work, threads: int, told: Any) -> None:
+def _begin(name: str, work: Work, threads: int, telling: Connection) -> None:
     """What a process does. It tells its progress, or what went wrong."""
     import torch
 
@@ -112,14 +130,16 @@ def _begin(name: str, work: Work, threads: int, told: Any) -> None:
     def tell(what: str, done: int, total: int, note: str = "") -> None:
         if parent is not None and not parent.is_alive():
             signal.raise_signal(signal.SIGTERM)  # nobody waits for the result
-        told.put((f"{name}, {what}", done, total, note))
+        with suppress(ConnectionError):  # nobody reads it: this process is asked to stop
+            telling.send((f"{name}, {what}", done, total, note))
 
     try:
         work(tell)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except Exception as error:
-        told.put(_portable(error))
+        with suppress(ConnectionError):
+            telling.send(_portable(error))
         raise SystemExit(1) from None
 
 

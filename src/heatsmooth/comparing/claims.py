@@ -85,7 +85,7 @@ class Runs:
     def values(self, name: str, measure: Measure, places: list[Path]) -> tuple[Kind, Values]:
         """How a measure summarises the images, and its value for each (seeds, images); NaN does not count."""
         kind: Kind = "median" if measure in (Measure.L_BOUND_MEDIAN, Measure.PGD_MEDIAN, Measure.DDN_MEDIAN) else "mean"
-        if measure in RADII or measure is Measure.ANSWER_ACCURACY:
+        if measure in RADII or measure in (Measure.ANSWER_ACCURACY, Measure.AVERAGE_ACCURACY):
             kind = "share"
         return kind, np.array([self._image_values(place, name, measure) for place in places])
 
@@ -107,8 +107,9 @@ class Runs:
             probabilities = certified.average_probabilities if averages else certified.clean_probabilities
             correct = probabilities.argmax(1) == certified.known_labels
             return np.where(correct, l_bound(probabilities, sigma=self.recipe.sigma), np.nan)
-        if measure is Measure.ANSWER_ACCURACY:
-            answers = certified.average_classes if averages else certified.clean_classes
+        if measure in (Measure.ANSWER_ACCURACY, Measure.AVERAGE_ACCURACY):
+            by_average = averages or measure is Measure.AVERAGE_ACCURACY
+            answers = certified.average_classes if by_average else certified.clean_classes
             return np.asarray(answers == certified.known_labels, dtype=np.float64)
         radii = np.where(certified.known_correct, certified.radii, 0.0)
         if measure is Measure.ACR:

@@ -97,7 +97,7 @@ def _gains(recipe: Recipe, places: list[Path]) -> dict[str, Gain]:
     def gain(name: str, start: str) -> Gain:
         kinds = {}
         for kind, k in top_k.items():
-            seeds = recipe.seeds_of(name, places)
+            seeds = recipe.seeds_of_both(name, start, places)
             before, after = ([place / f"{method}-{kind}" for place in seeds] for method in (start, name))
             kinds[kind] = gains(before, after, top_k=k)
         return Gain(start=start, kinds=kinds)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, Self
@@ -60,24 +61,27 @@ def ratios(certified: Mapping[str, list[Path]], names: Iterable[str], *, seed: i
     - ``certified``: by method, directories of certificates, as for ``gains``.
     - ``seed``: of the bootstrap, whose interval is over images, for these networks.
 
-    ``by_seed`` has the factor of each seed, None where the divisor is 0.
+    A factor is of means over the seeds that both methods have. ``by_seed`` has that of each seed, None where the
+    divisor is 0.
     """
     runs = _read(list(certified.values()))
     resampled = resampled_images(len(runs[0][0]), seed)
     radii = {name: _radii(seeds) for name, seeds in zip(certified, runs, strict=True)}
-    means = {name: _Estimate.of(values, resampled) for name, values in radii.items()}
-    return {
-        one: {
-            other: Ratio(**vars(_factor(means[one], means[other])), by_seed=_by_seed(radii[one], radii[other]))
-            for other in radii
-            if other != one
-        }
-        for one in names
-    }
+
+    @cache
+    def mean(name: str, seeds: int) -> _Estimate:
+        return _Estimate.of(radii[name][:seeds], resampled)
+
+    def ratio(one: str, other: str) -> Ratio:
+        seeds = min(len(radii[one]), len(radii[other]))  # those that both have
+        factor = _factor(mean(one, seeds), mean(other, seeds))
+        return Ratio(**vars(factor), by_seed=_by_seed(radii[one][:seeds], radii[other][:seeds]))
+
+    return {one: {other: ratio(one, other) for other in radii if other != one} for one in names}
 
 
 def _by_seed(radii: Values, others: Values) -> tuple[float | None, ...]:
-    pairs = zip(radii.mean(1).tolist(), others.mean(1).tolist(), strict=False)  # the seeds that both have
+    pairs = zip(radii.mean(1).tolist(), others.mean(1).tolist(), strict=True)
     return tuple(mean / other if other > 0 else None for mean, other in pairs)
 
 

@@ -55,8 +55,8 @@ that no comparison certifies (``benchmarks/ablation.py``; one projection, as the
 0.037 there, with six projections."""
 
 _MORE_ROBUST: HeatChanges = {"weight": 1.0, "ascent": 1.0}
-"""The clean accuracy is nearer to that of the methods of others, so that both can be compared there. Chosen on test
-images with an odd index."""
+"""The clean accuracy is nearer to that of the methods of others, so that both can be compared there. Extrapolated from
+trials with smaller values on test images with an odd index; no others were tried."""
 
 _MACER = Macer(radius_copies=4)
 """Four copies instead of 16: by count of passes, one epoch costs 1.4 times as much as one of ``bootcamp``."""

@@ -21,11 +21,12 @@ CLAIMS_EXPLAINED = (
     "Distances are upper bounds, found by attack. Radii are of the average, statistical."
 )
 TRADES_EXPLAINED = (
-    "Each method of others, and the paper's one-epoch form, beside the row of HeatSmoothing that is nearest to it "
-    "among those whose answers on clean images are at least as accurate, after as many epochs without labels. Answers "
-    "of methods of others are by their average, as in their papers. A verdict holds if the 95 % interval of the "
-    "difference and the difference of every seed are above 0, and does not hold if all are below 0. Intervals are over "
-    "images, for these networks. Radii are of the average, statistical."
+    "Each method of others, and the paper's one-epoch form, beside a row of HeatSmoothing that is at least as accurate "
+    "on these clean images after as many epochs without labels, both in its answers and by its average: the one whose "
+    "answers are the least accurate of these. Answers of methods of others are by their average, as in their papers. A "
+    "verdict holds if the 95 % interval of the difference and the difference of every seed are above 0, and does not "
+    "hold if all are below 0. With so many verdicts, one or two may be wrong by chance. Intervals are over images, for "
+    "these networks: another training of the same method differs too. Radii are of the average, statistical."
 )
 TIMESTEPS_EXPLAINED = (
     "L2 distance of the probabilities in one pass to those of the Monte Carlo average of the teacher under noise, mean "
@@ -63,7 +64,7 @@ def claims_of(comparison: Comparison) -> list[dict[str, str]]:
 
 def trades_of(comparison: Comparison) -> list[dict[str, str]]:
     """The rows for the terminal."""
-    heads = ("at the same clean accuracy", "values", "difference", "verdict")
+    heads = ("at no less clean accuracy", "values", "difference", "verdict")
     return [dict(zip(heads, trade_row(claim), strict=True)) for claim in comparison.trades]
 
 
@@ -74,7 +75,7 @@ def trade_row(claim: Claim) -> tuple[str, str, str, str]:
 
 
 def trades_table(comparisons: Comparisons) -> Table | None:
-    """HeatSmoothing beside methods of others at the same clean accuracy."""
+    """HeatSmoothing beside methods of others at no less clean accuracy."""
     rows = []
     for directory, comparison in comparisons:
         for claim in comparison.trades:
@@ -87,7 +88,8 @@ def trades_table(comparisons: Comparisons) -> Table | None:
         Column("Difference (95\u00a0% interval)"),
         Column("Verdict", words=True),
     )
-    return finished(Table("At the same clean accuracy", columns, tuple(rows), TRADES_EXPLAINED, "trades"), comparisons)
+    title = "At no less clean accuracy"
+    return finished(Table(title, columns, tuple(rows), TRADES_EXPLAINED, "trades"), comparisons)
 
 
 def claims_table(comparisons: Comparisons) -> Table | None:
@@ -188,7 +190,8 @@ def rates_table(comparisons: Comparisons) -> Table | None:
     )
     note = (
         "lr: the learning rate. weight: that of the penalty. Others: options of smooth for methods of others. Short "
-        "trainings on fewer images, certified on test images with an odd index, which no other table shows. For "
-        "all seeds, the largest ACR is chosen among values whose clean accuracy is at most 10 points below the best."
+        "trainings on fewer images, certified on test images with an odd index, which no table of certificates from "
+        "samples shows. For all seeds, the largest ACR is chosen among values whose clean accuracy is at most 10 "
+        "points below the best."
     )
     return finished(Table("Settings chosen by trial", columns, tuple(rows), note, "trials"), comparisons)

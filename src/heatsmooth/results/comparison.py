@@ -170,7 +170,7 @@ class Comparison:
     size: str = ""
     """How much smaller than in the paper everything is."""
     trades: tuple[Claim, ...] = ()
-    """How HeatSmoothing compares with methods of others at the same clean accuracy."""
+    """How HeatSmoothing compares with methods of others at no less clean accuracy."""
     timesteps: dict[str, TimestepsResult] = field(default_factory=dict)
     """By method, how far the student is from the average of the teacher after each timestep; of the first seed."""
     rates: dict[str, ChosenSetting] = field(default_factory=dict)

@@ -9,7 +9,7 @@ A constrained problem, solved within one training:
   measured on the running mean of the weights: that shows now what the weights will be when the learning rate has
   fallen. Steps are shorter where much is to be kept, because they change answers whatever they are for.
 - Afterwards, a point on the line from the teacher's weights through the student's is chosen by bisection, so that the
-  agreement is the one that was asked for.
+  agreement on the images that steer is the one that was asked for, or at most ``SLACK`` less.
 
 Two thirds of the held-out images steer both. The share that was reached is measured on the other third.
 """
