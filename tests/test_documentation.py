@@ -181,10 +181,10 @@ METHODS = {
 
 
 def test_the_public_networks_of_the_readme_are_what_was_recorded() -> None:
-    text = (ROOT / "README.md").read_text().split("## Results")[1].split("Beside other methods")[0]
+    text = (ROOT / "README.md").read_text().split("## Results")[1].split("Two label-free methods")[0]
     rows = [line.strip("| ").split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")][1:]
-    small = ROOT / "results/public-resnet20/seed-0"
-    smoothed = {small: ("bootcamp", "keep-0.95")}
+    small, large = (ROOT / f"results/public-resnet{depth}/seed-0" for depth in (20, 32))
+    smoothed = {small: ("bootcamp", "bootcamp-10-epochs", "keep-0.95"), large: ("bootcamp",)}
     recorded = []
     for network, methods in smoothed.items():
         recorded += [(network / "bootcamp", "teacher_", network / "undefended")]
@@ -195,6 +195,18 @@ def test_the_public_networks_of_the_readme_are_what_was_recorded() -> None:
         assert row[:2] == [f"{100 * share:.1f} %" for share in shares]
         accuracies = Certificates.read(Path(f"{certified}-certified")).certified_accuracy([0.0, 0.25, 0.5])
         assert row[2] == " / ".join(f"{100 * share:.1f}" for share in accuracies) + " %"
+
+
+def test_the_methods_beside_it_in_the_readme_are_what_was_recorded() -> None:
+    text = (ROOT / "README.md").read_text().split("Two label-free methods")[1].split("All four on")[0]
+    rows = [line.strip("| ").split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")][1:]
+    recorded = json.loads((ROOT / "results/public-resnet20/comparison.json").read_text())["methods"]
+    own, rivals = ("bootcamp", "bootcamp-robust"), ("consistency", "macer")
+    for row, name in zip(rows, own + rivals, strict=True):
+        figures = recorded[name]
+        answers = figures["one_pass_accuracy" if name in own else "average_accuracy"]
+        certified = " / ".join(f"{100 * figures[f'certified_at_{r}']:.1f}" for r in ("0", "0.25", "0.5"))
+        assert row == [f"{100 * answers:.1f} %", f"{certified} %"]
 
 
 def test_the_table_of_the_readme_is_what_was_recorded() -> None:
