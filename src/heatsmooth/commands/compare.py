@@ -77,8 +77,8 @@ class Compare(Command):
     recipe: str = field(metadata={"positional": True, "flag": "RECIPE"})
     """cifar10, imagenet, cifar10-small, cifar10-paper, cifar10-public, fashion-small or imagenet-sample. imagenet and
     imagenet-sample need your images (`data`); imagenet-sample and cifar10-public need your network (`source`).
-    fashion-small takes about 25 minutes on two cores, cifar10-small two hours, cifar10-paper several; cifar10 and
-    imagenet are for GPUs."""
+    fashion-small takes about 25 minutes on two cores, cifar10-small two hours, cifar10-public two and a half for a
+    ResNet-20, cifar10-paper several; cifar10 and imagenet are for GPUs."""
     out: Path | None = None
     """Directory of all runs (default: the name of the recipe)."""
     data_root: Path | None = None
@@ -94,8 +94,8 @@ class Compare(Command):
     device: str | None = field(default=None, metadata=RUNNING)
     """cpu, cuda, … (default: the accelerator if there is one)."""
     jobs: int = field(default=1, metadata=RUNNING)
-    """Methods worked on at the same time, each with an equal part of the cores. On a CPU, as many as cores is usually
-    fastest, if memory is enough."""
+    """Methods worked on at the same time, each with an equal part of the cores. On a CPU, as many as cores,
+    if memory is enough."""
 
     def __post_init__(self) -> None:
         require(bool(self.seeds), "`seeds`: expected numbers as 0,1,2, got none")
