@@ -94,8 +94,7 @@ class Compare(Command):
     device: str | None = field(default=None, metadata=RUNNING)
     """cpu, cuda, … (default: the accelerator if there is one)."""
     jobs: int = field(default=1, metadata=RUNNING)
-    """Methods worked on at the same time, each with an equal part of the cores. On a CPU, as many as cores,
-    if memory is enough."""
+    """Methods worked on at the same time, each with an equal part of the cores: at most as many as cores."""
 
     def __post_init__(self) -> None:
         require(bool(self.seeds), "`seeds`: expected numbers as 0,1,2, got none")
