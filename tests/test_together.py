@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.errors import BusyError, InputError
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.certificates import Certificates
+from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.runs import Run
 from tests.conftest import refused
 
@@ -49,6 +51,15 @@ def die(folder: Path, progress: Progress) -> None:
     while not (folder / "at work").exists():
         time.sleep(0.01)
     os.kill(os.getpid(), 9)
+
+
+def die_talking(folder: Path, progress: Progress) -> None:
+    """Is killed while it tells something long, mostly in the middle of it."""
+    while not (folder / "at work").exists():
+        time.sleep(0.01)
+    threading.Timer(0.3, os.kill, (os.getpid(), 9)).start()
+    while True:
+        progress("talking", 0, 1, 10_000_000 * "x")
 
 
 def work_on(folder: Path, progress: Progress) -> None:
@@ -91,8 +102,11 @@ def test_an_error_of_the_system_stays_what_it_is() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_a_process_that_is_killed_is_an_error_at_once_though_others_go_on(tmp_path: Path) -> None:
-    works = {"endless": partial(work_on, tmp_path), "dying": partial(die, tmp_path)}
+@pytest.mark.parametrize("end", [die, die_talking])
+def test_a_process_that_is_killed_is_an_error_at_once_though_others_go_on(
+    end: Callable[[Path, Progress], None], tmp_path: Path
+) -> None:
+    works = {"endless": partial(work_on, tmp_path), "dying": partial(end, tmp_path)}
     with pytest.raises(InputError, match="dying: expected its process to finish, got signal 9; if memory has run out"):
         work_together(works, 2, silent)
     assert (tmp_path / "saved").exists()
@@ -188,6 +202,22 @@ def test_a_trial_that_another_process_makes_is_not_left_out(tmp_path: Path) -> N
     with Run(first.directory, "smooth", {}), pytest.raises(BusyError):
         first.fill(silent)
     assert trial.values
+
+
+def test_a_setting_is_tried_again_if_other_values_are_to_be_tried(tmp_path: Path) -> None:
+    changes = RecipeChanges(data="fashion-mini")
+    experiment = Compare(recipe="cifar10-paper", out=tmp_path, rehearse=True, changes=changes).experiment(0)
+    name, trial = next(iter(experiment.recipe.trials.items()))
+
+    def choosing() -> bool:
+        return f"rates/{name}" in [stage.name for stage in experiment.stages()]
+
+    for values, again in ((trial.values, False), (trial.values[:1], True)):
+        radii: dict[str, float | None] = {f"{value:g}": 0.1 for value in values}
+        ChosenSetting(rate=values[0], average_certified_radii=radii, images=2, n=10, training_images=2, seed=0).write(
+            experiment.rate_file(name)
+        )
+        assert choosing() is again
 
 
 def test_jobs_are_counted_from_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ class _Running:
         """What it told next; None if there is nothing more for now."""
         try:
             return self.told.recv() if self.told.poll() else None
-        except (EOFError, ConnectionError):  # it is gone
+        except (EOFError, OSError):  # it is gone, perhaps in the middle of a message
             return None
 
 
