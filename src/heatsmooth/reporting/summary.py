@@ -80,7 +80,7 @@ class MainModel:
 def _last_made(collection: Collection, labelled: list[Certification]) -> Training | None:
     smoothed = [t for t in collection.trainings if t.smoothed and t.model]
     certified = [t for t in smoothed if any(c.model == t.model for c in labelled)]
-    compared = [t for t in certified if t.name.rsplit("/", 1)[-1] == "bootcamp"]
+    compared = [t for t in certified if collection.comparisons and t.name.rsplit("/", 1)[-1] == "bootcamp"]
     return _first([*compared, *certified[::-1], *smoothed[::-1], *collection.trainings[::-1]])
 
 
