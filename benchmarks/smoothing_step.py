@@ -24,7 +24,7 @@ from heatsmooth.training.heat import heat_smoothing
 from heatsmooth.training.loop import optimizer_of
 from heatsmooth.training.settings import Baseline, Plan, preset
 
-LIMITS = {"projection κ=10": 17.0, "direction": 3.0, "bootcamp": 3.5}
+LIMITS = {"projection κ=10": 17.0, "direction": 3.0, "bootcamp": 3.0}
 """What the steps may cost; by count of passes, 14.7 is the floor of the first, and 3.0 that of the last."""
 
 

@@ -198,7 +198,7 @@ def test_the_public_networks_of_the_readme_are_what_was_recorded() -> None:
 
 
 def test_the_methods_beside_it_in_the_readme_are_what_was_recorded() -> None:
-    text = (ROOT / "README.md").read_text().split("Two label-free methods")[1].split("All four on")[0]
+    text = (ROOT / "README.md").read_text().split("Two label-free methods")[1].split("All four rows")[0]
     rows = [line.strip("| ").split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")][1:]
     recorded = json.loads((ROOT / "results/public-resnet20/comparison.json").read_text())["methods"]
     own, rivals = ("bootcamp", "bootcamp-robust"), ("consistency", "macer")
