@@ -148,9 +148,12 @@ def test_strength_multiplies_everything_but_the_clean_distance(linear: Linear) -
         torch.testing.assert_close(terms(strength)["penalty"], strength * terms(1.0)["penalty"])
 
 
-@pytest.mark.parametrize(("strength", "factor"), [(0.1, 1.0), (1.0, 1.0), (1.5, 1.5), (10.0, 2.0)])
-def test_the_step_uphill_keeps_its_length_below_strength_1_and_grows_up_to_twice(
-    linear: Linear, strength: float, factor: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("strength", "factor", "rest"),
+    [(0.1, 1.0, 0.1), (1.0, 1.0, 1.0), (1.5, 1.5, 1.0), (2.0, 2.0, 1.0), (6.0, 2.0, 3.0)],
+)
+def test_strength_makes_the_step_uphill_longer_before_the_penalty_larger(
+    linear: Linear, strength: float, factor: float, rest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = list[float]()
 
@@ -159,9 +162,27 @@ def test_the_step_uphill_keeps_its_length_below_strength_1_and_grows_up_to_twice
         return x
 
     monkeypatch.setattr("heatsmooth.training.heat.uphill", watched)
-    batch, heat = Batch(torch.rand(4, 1, 4, 4), None, Draw(0), 0.0), Heat(SIGMA, ascent=0.5)
-    heat_smoothing(linear, batch, teacher=linear, heat=heat, strength=strength)
-    assert lengths == [factor * 0.5 * SIGMA]
+    images, heat = torch.rand(4, 1, 4, 4), Heat(SIGMA, ascent=0.5)
+    usual, terms = (
+        heat_smoothing(linear, Batch(images, None, Draw(0), 0.0), teacher=linear, heat=heat, strength=some)
+        for some in (1.0, strength)
+    )
+    assert lengths == [0.5 * SIGMA, factor * 0.5 * SIGMA]
+    torch.testing.assert_close(terms["penalty"], rest * usual["penalty"])
+
+
+def test_the_share_that_is_aimed_at_rises_to_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A student that keeps .88 where .9 is asked for keeps a little too much at first, and too little at the end."""
+    held_out = HeldOut.of(pixels(), Threshold(0.0), accelerator("cpu"))
+    monkeypatch.setattr(HeldOut, "agreement", lambda *_: 0.88)
+    dial = Dial(0.9, Threshold(0.12), held_out, 10_000)
+    pace, controls = dial.pace, [dial.integral]
+    assert pace < 1
+    for done in (2_500, 10_000):
+        dial.after(done, 10_000)
+        controls.append(dial.integral)
+    assert controls[1] - controls[0] == pytest.approx(dials.INTEGRAL * (0.75 * dials.LAG * pace - 0.02))
+    assert controls[2] - controls[1] == pytest.approx(-dials.INTEGRAL * 0.02)
 
 
 def smoothing(out: Path | None = None, **changes: Any) -> nn.Module:

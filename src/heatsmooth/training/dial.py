@@ -5,6 +5,8 @@ A constrained problem, solved within one training:
     minimise  (D(v(x), f(x)) + λ · D(v(x̃), f(x))) / (1 + λ) + λ · penalty
     so that   P[argmax v(x) = argmax f(x)] = keep
 
+This is for λ up to 1. Above, λ first makes the ascent step longer instead (``heat.LONGEST``).
+
 - During the training, λ and the length of the steps follow the agreement on images that are not trained on. It is
   measured on the running mean of the weights: that shows now what the weights will be when the learning rate has
   fallen. Steps are shorter where much is to be kept, because they change answers whatever they are for.
@@ -43,8 +45,10 @@ UNTOUCHED = 0.25
 INTEGRAL, PROPORTIONAL, LARGEST = 4.0, 8.0, 0.08
 """How far the log of the control moves per measurement and unit of agreement, how far it deviates at once, and the
 largest difference of agreement that counts."""
-RANGE = (1 / 64, 32.0)
+RANGE = (1 / 64, 256.0)
 """Of the control, the product of λ and the pace."""
+LAG = 0.03
+"""At the full learning rate, the running mean keeps about this much less than it will when the rate has fallen."""
 FULL_STEPS = 150
 """All steps together are never shortened to less than this many full ones: a short training needs its steps."""
 FARTHEST = 1.5
@@ -148,8 +152,8 @@ class Dial:
     """Chooses λ, the strength of everything but the clean distance, and the pace of the steps during a training.
 
     Both are 1 where the control is 1. Its log is the sum of an integral and a proportional part of the difference
-    between the agreement and ``keep``. The state is a few numbers and the running mean of the weights, so that a
-    training of ``steps`` steps can be continued.
+    between the agreement and the aim: ``keep``, or a little less while the learning rate is high (``LAG``). The state
+    is a few numbers and the running mean of the weights, so that a training of ``steps`` steps can be continued.
     """
 
     def __init__(self, keep: float, student: nn.Module, held_out: HeldOut, steps: int) -> None:
@@ -180,7 +184,8 @@ class Dial:
         positions = steering.roll(-first)[:MEASURED]
         measured = self.held_out.agreement(self.mean, positions)
         self.share = measured if self.share == 1 else (self.share + measured) / 2
-        surplus = min(max(self.share - self.keep, -LARGEST), LARGEST)
+        aim = self.keep - LAG * self.pace * (1 - done / steps)
+        surplus = min(max(self.share - aim, -LARGEST), LARGEST)
         low, high = map(math.log, RANGE)
         self.integral = min(max(self.integral + INTEGRAL * surplus, low), high)
         self.control = math.exp(min(max(self.integral + PROPORTIONAL * surplus, low), high))

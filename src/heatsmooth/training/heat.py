@@ -22,9 +22,9 @@ SURE = 0.9
 """Largest mean confidence of a teacher whose temperature is chosen."""
 HOTTEST = 100.0
 """The largest temperature that is chosen."""
-STRONGEST_ASCENT = 2.0
-"""Where the strength of smoothing is above 1, the ascent step is multiplied by it, up to this factor. Below 1, the step
-keeps its length: that leaves more robustness where much is to be kept."""
+LONGEST = 2.0
+"""Where the strength of smoothing is above 1, it first makes the ascent step longer, up to this many times: that brings
+larger radii for the clean accuracy that it costs than a larger penalty does."""
 
 
 def heat_smoothing(
@@ -35,8 +35,8 @@ def heat_smoothing(
     ``student``: the network that is trained. ``batch``: images in [0, 1], (batch, channels, height, width).
     ``teacher``: the frozen network whose answers are kept. ``heat``: the choices of the objective; without a
     ``temperature``, it is 1 (see ``temperature_of``).
-    ``strength``: multiplies the penalty and the weight of noisy images beside clean ones (see ``dial``), and from 1 to
-    ``STRONGEST_ASCENT`` the ascent step too.
+    ``strength``: of smoothing, see ``dial``. From 1 to ``LONGEST`` it multiplies the ascent step, if there is one. What
+    is left of it multiplies the penalty and the weight of noisy images beside clean ones.
     """
     temperature = heat.temperature or 1.0
     student = Softened(student, temperature)
@@ -48,7 +48,8 @@ def heat_smoothing(
         noisy = x + heat.sigma * batch.draw.noise(heat.noise, x.shape)
         if heat.noisy_images == "copy":
             if heat.ascent:
-                length = min(max(1.0, strength), STRONGEST_ASCENT) * heat.ascent * heat.sigma
+                longer = min(max(1.0, strength), LONGEST)
+                strength, length = strength / longer, longer * heat.ascent * heat.sigma
                 noisy = uphill(student, noisy, lambda v: distance(v, answer), length, heat.radius_norm)
             x, target, is_noisy = torch.cat([x, noisy]), torch.cat([answer, answer]), torch.cat([is_noisy, ~is_noisy])
         else:
