@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,8 @@ def main() -> None:
     print(f"ε={arguments.epsilon:g}, {arguments.splits} splits, {HELD_OUT:.0%} held out")
     print("heatsmooth calibrate")
     over_splits(rows, calibrate, arguments.splits, arguments.epsilon)
+    print("the same without the runner-up")
+    over_splits(rows, partial(calibrate, runner_up=0.0), arguments.splits, arguments.epsilon)
     print_agreement(rows)
     if arguments.head is not None:
         print("heatsmooth calibrate --learn-votes")

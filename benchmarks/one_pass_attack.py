@@ -13,6 +13,8 @@ before the attack. Everything is kept in --out, in parts: repeating the command 
 """
 
 import argparse
+import hashlib
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,9 +115,19 @@ def thresholds(calibration: AnyCalibration, certified: NDArray[np.int64], radii:
 
 
 def attacked(
-    bench: Bench, images: Tensor, limits: Tensor, *, rho: float, noise: float, generator: torch.Generator
+    bench: Bench,
+    images: Tensor,
+    limits: Tensor,
+    runner_up: float,
+    *,
+    rho: float,
+    noise: float,
+    generator: torch.Generator,
 ) -> Tensor:
-    """Images within ``rho`` whose passes claim too much more often; ``noise`` 0 for passes without noise."""
+    """Images within ``rho`` whose passes claim too much more often; ``noise`` 0 for passes without noise.
+
+    ``limits``: see ``thresholds``. ``runner_up``: its weight in the doubt.
+    """
     copies, step = bench.noise_per_step if noise else 1, 4 * rho / bench.steps
     limits = limits.repeat_interleave(copies, 0)
     x = images.clone()
@@ -125,8 +137,9 @@ def attacked(
         rows.requires_grad_(True)
         logits = bench.model(rows)
         others = logits[:, None, :].expand(-1, logits.shape[1], -1)
-        others = others.masked_fill(torch.eye(logits.shape[1], dtype=torch.bool), -math.inf).logsumexp(2)
-        excess = (logits - others - limits).amax(1).clamp(-30, 30)
+        others = others.masked_fill(torch.eye(logits.shape[1], dtype=torch.bool), -math.inf)
+        share, others = others.amax(2) - others.logsumexp(2), others.logsumexp(2)  # the log of the runner-up's share
+        excess = (logits - others - runner_up * share - limits).amax(1).clamp(-30, 30)
         (slope,) = torch.autograd.grad((excess.sigmoid() + 0.05 * excess).sum(), rows)
         slope = slope.view(len(x), copies, *x.shape[1:]).mean(1)
         with torch.no_grad():
@@ -197,10 +210,12 @@ def measured(bench: Bench, name: str, calibration: AnyCalibration, *, rho: float
         x = bench.images[positions]
         if rho > 0:
             limits = thresholds(calibration, held.classes[rows], held.radii[rows])
-            x = attacked(bench, x, limits, rho=rho, noise=noise, generator=generator)
+            x = attacked(bench, x, limits, calibration.runner_up, rho=rho, noise=noise, generator=generator)
         return {"probabilities": answers(bench, x, noise=noise, generator=generator)}
 
-    return compared(bench, calibration, bench.in_parts(name, bench.held, make)["probabilities"])
+    attacked_one = hashlib.sha256(json.dumps(calibration.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+    parts = bench.in_parts(f"{name}-{attacked_one}", bench.held, make)
+    return compared(bench, calibration, parts["probabilities"])
 
 
 def line(name: str, plain: Found, attacks: dict[float, Found]) -> None:

@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "calibration": {"learnt_radius", "results", "statistics"},
     "under_attack": {"calibration", "learnt_radius", "results", "statistics"},
     "checking": {"data", "evaluate", "models"},
-    "exporting": {"calibration", "models", "results", "runs", "statistics"},
+    "exporting": {"calibration", "learnt_radius", "models", "results", "runs", "statistics"},
     "peers": {"models"},
     "predicting": {"calibration", "certification", "data", "models", "results", "runs", "statistics", "under_attack"},
     "comparing": {"certification", "device", "models", "results", "runs", "statistics", "training"},

@@ -12,6 +12,7 @@ from scipy import special
 
 from heatsmooth import InputError
 from heatsmooth.calibration import Calibration, calibrate, coverage
+from heatsmooth.learnt_radius import doubt_of
 from heatsmooth.results.certificates import Certificate, Certificates
 from heatsmooth.results.guarantees import Basis, BasisKind
 from heatsmooth.statistics.bounds import Floats
@@ -86,6 +87,48 @@ def test_a_radius_that_can_be_foretold_is_kept() -> None:
     assert found.kept is not None
     assert found.kept > 0.9
     assert found.coverage > 0.92
+
+
+def test_the_doubt_weighs_the_runner_up() -> None:
+    """The odds of the doubt are those of all other classes, times a power of the share that the second one has."""
+    shares = [0.6, 0.3, 0.1]
+    assert doubt_of(shares, 3) == pytest.approx(0.4)
+    odds = 0.4 / 0.6 * 0.75**2
+    assert doubt_of(shares, 3, 2.0) == pytest.approx(odds / (1 + odds))
+    assert doubt_of([1.0, 0.0, 0.0], 3, 2.0) < 1e-11
+    assert doubt_of([0.7, 0.3], 2, -3.0) == pytest.approx(0.3), "with two classes it has all of it"
+
+
+def runner_ups(images: int, seed: int) -> Certificates:
+    """Flat probabilities: the radius goes with the lead over the second class, whatever the others have."""
+    random = np.random.default_rng(seed)
+    lead, others = random.uniform(0, 2, images), random.uniform(0, 1, images)
+    rows = []
+    for index, (first, other) in enumerate(zip(lead, others, strict=True)):
+        shares = special.softmax([first, 0.0, *np.log([other + 1e-3] * 6)])
+        claim = {"predicted": 0, "clean_class": 0, "radius": 0.3 * float(first), "abstain": first == 0, "label": 0}
+        rows.append(certificate_of(index=index, sigma=SIGMA, clean_probabilities=tuple(shares.tolist()), **claim))
+    return Certificates.of(rows)
+
+
+def test_the_lead_over_the_runner_up_is_used_where_it_tells_the_radius() -> None:
+    calibration, held_out = calibrate(runner_ups(900, 0), epsilon=0.05), runner_ups(900, 1)
+    found = coverage(calibration, held_out)
+    assert calibration.runner_up > 0.5
+    assert found.kept is not None
+    assert found.kept > 0.85
+    assert found.coverage > 0.92
+    again = Calibration.from_json(json.loads(json.dumps(calibration.to_json())))
+    assert again == calibration
+    assert calibration.to_json()["format"] == 3
+    for wrong in (1e300, 10**400, "much"):
+        with pytest.raises(InputError, match="calibration: expected"):
+            Calibration.from_json(calibration.to_json() | {"runner_up": wrong})
+    alone = calibrate(runner_ups(900, 0), epsilon=0.05, runner_up=0.0)
+    assert alone.to_json()["format"] == 1
+    without = {name: value for name, value in calibration.to_json().items() if name != "runner_up"}
+    with pytest.raises(InputError, match="expected format 1, got 3"):
+        Calibration.from_json(without)
 
 
 def test_the_budget_is_spent_where_it_buys_most() -> None:

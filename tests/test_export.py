@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from heatsmooth.calibration import Calibration
 from heatsmooth.commands.line import run
 from heatsmooth.exporting import OnePassNetwork, export_onnx
 from heatsmooth.exporting import file as export
+from heatsmooth.learnt_radius import doubt_of
 from heatsmooth.models import load, model_hash, save
 from tests.conftest import Linear, tiny_classifier
 
@@ -40,10 +42,11 @@ def metadata(path: Path) -> dict[str, str]:
     return dict(session.get_modelmeta().custom_metadata_map)
 
 
-def test_the_file_gives_what_the_network_gives_for_any_batch(linear: Linear, tmp_path: Path) -> None:
-    images = torch.rand(200, 1, 4, 4)
+@pytest.mark.parametrize("runner_up", [0.0, 0.2])
+def test_the_file_gives_what_the_network_gives_for_any_batch(linear: Linear, tmp_path: Path, runner_up: float) -> None:
+    images, made = torch.rand(200, 1, 4, 4), replace(calibration(linear), runner_up=runner_up)
     linear.train()
-    done = export_onnx(linear, tmp_path / "new" / "m.onnx", images, sigma=0.25, calibration=calibration(linear))
+    done = export_onnx(linear, tmp_path / "new" / "m.onnx", images, sigma=0.25, calibration=made)
     assert linear.training
     assert done.outputs == ("probabilities", "class", "l_bound", "calibrated_radius")
     assert done.images == 400
@@ -56,7 +59,7 @@ def test_the_file_gives_what_the_network_gives_for_any_batch(linear: Linear, tmp
         exact = hs.l_bound(found["probabilities"], sigma=0.25)
         assert (found["l_bound"] <= exact).all()
         np.testing.assert_allclose(found["l_bound"], exact, rtol=3e-7)
-        radius = calibration(linear).radius(found["probabilities"])
+        radius = made.radius(found["probabilities"])
         assert (found["calibrated_radius"] <= radius).all()
         np.testing.assert_allclose(found["calibrated_radius"], radius, rtol=3e-7)
     assert len(set(found["calibrated_radius"].tolist())) > 2
@@ -76,10 +79,10 @@ def test_the_file_says_what_each_output_speaks_of(linear: Linear, tmp_path: Path
     assert "(batch, 1, 4, 4), float32 in [0, 1]" in facts["images"]
 
 
-@given(st.lists(st.floats(-60, 60, width=32), min_size=5, max_size=5))
-def test_radii_follow_the_library_and_never_exceed_it(logits: list[float]) -> None:
+@given(st.lists(st.floats(-60, 60, width=32), min_size=5, max_size=5), st.sampled_from([0.0, 0.7, -2.5]))
+def test_radii_follow_the_library_and_never_exceed_it(logits: list[float], runner_up: float) -> None:
     linear = Linear(torch.zeros(5, 16))
-    made = calibration(linear)
+    made = replace(calibration(linear), runner_up=runner_up)
     probabilities = torch.tensor([logits]).softmax(1)
     chosen, bound, radius = OnePassNetwork(linear, sigma=0.25, calibration=made).conclusions(probabilities)
     exact = hs.l_bound(probabilities, sigma=0.25)[0]
@@ -99,6 +102,37 @@ def test_a_doubt_at_a_step_is_never_given_the_larger_radius() -> None:
     np.testing.assert_allclose(radius, [0.0, 0.0, 0.4], rtol=3e-7)
     empty = OnePassNetwork(linear, sigma=0.25, calibration=calibration(linear, 2, ()))
     assert empty.conclusions(probabilities)[2].tolist() == [0.0, 0.0, 0.0]
+
+
+class Answers(nn.Module):
+    """A network whose logits are the first values of the image."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 60 * x.flatten(1)[:, : self.classes]
+
+
+@pytest.mark.parametrize("runner_up", [0.8, -2.5])
+def test_small_doubts_keep_all_digits_in_the_file(tmp_path: Path, runner_up: float) -> None:
+    """Levels just beside the doubts of the images, down to 1e-11: the file never has the larger radius."""
+    network, generator = Answers(6).eval(), torch.Generator().manual_seed(0)
+    images = torch.rand(300, 1, 4, 4, generator=generator)
+    images.flatten(1)[:, 0] = 0.5 + 0.5 * torch.rand(300, generator=generator)
+    probabilities = network(images).softmax(1)
+    doubts = doubt_of(probabilities.double() / probabilities.double().sum(1, keepdim=True), 6, runner_up)
+    assert (doubts < 1e-6).sum() > 30
+    levels = sorted({float(doubt) * (1 - 1e-10) for doubt in doubts if 1e-11 < doubt < 0.1}, reverse=True)
+    steps = tuple((level, 0.001 * number) for number, level in enumerate(levels, start=1))
+    made = replace(calibration(network, 6, steps), runner_up=runner_up)
+    done = export_onnx(network, tmp_path / "m.onnx", images, sigma=0.25, calibration=made)
+    found = run_file(done.path, images)
+    radius = made.radius(found["probabilities"])
+    assert (found["calibrated_radius"] <= radius).all()
+    np.testing.assert_allclose(found["calibrated_radius"], radius, rtol=3e-7)
+    assert len(set(radius.tolist())) > 50
 
 
 class Noisy(Linear):

@@ -1,10 +1,9 @@
 """A radius from one forward pass, with a conformal guarantee, learnt from certified images; no torch.
 
-Let v(x) be the one-pass probabilities, R(x) the statistical radius of the average for the class of that pass, and
-doubt(x) = Σ_{c≠ĉ} v_c(x) the probability that the pass gives to all other classes.
-
-One part of the calibration set fits a proportional odds model logit P(R ≥ r | x) = a_r − b·Φ⁻¹(doubt), b ≥ 0, of the
-survival S(r | x). It yields a family of radii
+Let v(x) be the one-pass probabilities, and R(x) the statistical radius of the average for the class of that pass. The
+doubt(x) of the pass is the probability that it gives to all other classes, weighted by how much of it the second class
+has (``learnt_radius.doubt_of``). One part of the calibration set fits this weight, and then a proportional odds model
+logit P(R ≥ r | x) = a_r − b·Φ⁻¹(doubt), b ≥ 0, of the survival S(r | x). It yields a family of radii
 
     r_λ(x) = argmax_r (r + λ)·S(r | x).
 
@@ -28,7 +27,7 @@ import numpy as np
 from scipy import optimize, special
 
 from heatsmooth.errors import require
-from heatsmooth.learnt_radius import LearntRadius, doubt_of, level_of, radius_at
+from heatsmooth.learnt_radius import LARGEST_WEIGHT, LearntRadius, doubt_of, level_of, radius_at
 from heatsmooth.results.certificates import Certificates
 from heatsmooth.results.guarantees import Basis, BasisKind
 from heatsmooth.statistics.bounds import Flags, Floats, Integers, checked, clopper_pearson
@@ -40,6 +39,10 @@ FEWEST = 30
 """Fewest images accepted, whatever ε."""
 RADII, LEVELS = 40, 256
 """Largest number of radii, and of levels of doubt, that the map distinguishes."""
+FEW_RADII = 10
+"""Radii from which the weight of the runner-up is learnt."""
+LEAST_SPREAD = 1e-6
+"""Images whose log odds differ by less than this are alike."""
 RIDGE = 1e-3
 """Penalty on the weights of the model."""
 
@@ -70,7 +73,7 @@ class Calibration(LearntRadius):
         A row with NaN, the softmax of logits that are not finite, has radius 0.
         """
         values, unknown = without_nan(probabilities)
-        return np.where(unknown, 0.0, radius_at(self.steps, doubt_of(values, self.classes)))
+        return np.where(unknown, 0.0, radius_at(self.steps, doubt_of(values, self.classes, self.runner_up)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +114,9 @@ class Recorded(TypedDict, total=False):
     """Hash of the head that predicted the probabilities, if one did."""
 
 
-def calibrate(certificates: Certificates, *, epsilon: float, **recorded: Unpack[Recorded]) -> Calibration:
+def calibrate(
+    certificates: Certificates, *, epsilon: float, runner_up: float | None = None, **recorded: Unpack[Recorded]
+) -> Calibration:
     """Learn a one-pass radius from certified images, with the guarantee of ``Calibration`` at their σ and α.
 
     Labels are not used, and the order of the images does not matter.
@@ -119,6 +124,7 @@ def calibrate(certificates: Certificates, *, epsilon: float, **recorded: Unpack[
     ``certificates``: top-1 certificates of a random sample of the images that the radius is meant for. The network
     must not have been trained on them.
     ``epsilon``: the probability ε of a radius that is too large, above 0 and below 1.
+    ``runner_up``: its weight in the doubt, from −4 to 4; None: the one that fits best. 0 leaves the runner-up out.
     ``seed``: splits the images into the part that fits the model and the part that selects λ.
     ``model_hash``, ``network`` (an identity as JSON), ``data``, ``head`` (its hash): recorded in the calibration.
 
@@ -129,9 +135,11 @@ def calibrate(certificates: Certificates, *, epsilon: float, **recorded: Unpack[
     sigma, alpha, images = certificates.sigma, certificates.basis.alpha or 0.0, len(certificates)
     probabilities, radii = _examples(certificates, sigma=sigma, alpha=alpha)
     classes = probabilities.shape[1]
-    doubts = doubt_of(probabilities, classes)
     fit, rest = split_parts(images, recorded.get("seed", 0))
     allowed = allowed_errors(len(rest), epsilon, images=images)
+    weight = _weight_of_runner_up(probabilities[fit], radii[fit]) if runner_up is None else float(runner_up)
+    require(abs(weight) <= LARGEST_WEIGHT, f"`runner_up`: expected from -4 to 4, got {runner_up}; leave it out")
+    doubts = doubt_of(probabilities, classes, weight)
     family = RadiusFamily.fit(doubts[fit], radii[fit])
     level = level_of(family.levels, doubts[rest])
     return Calibration(
@@ -142,6 +150,7 @@ def calibrate(certificates: Certificates, *, epsilon: float, **recorded: Unpack[
         sigma=sigma,
         fitted=len(fit),
         corrected=len(rest),
+        runner_up=weight,
         **recorded,
     )
 
@@ -225,32 +234,56 @@ def _examples(certificates: Certificates, *, sigma: float, alpha: float) -> tupl
 
 def _survival(doubts: Floats, radii: Floats) -> tuple[Floats, Floats, Floats]:
     """Falling levels of doubt, the first infinite; growing radii, the first 0; S(r | level), (levels, radii)."""
-    positive = radii[radii > 0]
-    quantiles = np.quantile(positive, np.linspace(0, 1, RADII), method="lower") if positive.size else positive
-    values = np.unique(np.append(quantiles, 0.0))
+    values = _spread_over(radii, RADII)
     levels = np.append(np.inf, np.unique(np.quantile(doubts, np.linspace(0, 1, LEVELS), method="higher"))[::-1])
-    weights = _proportional_odds(-special.ndtri(doubts), radii[:, None] >= values[1:])
-    odds = np.minimum.accumulate(weights[:-1]) - weights[-1] * special.ndtri(levels[1:, None])
+    intercepts, (slope,) = _proportional_odds(
+        -special.ndtri(doubts[:, None]), radii[:, None] >= values[1:], bounded=True
+    )
+    odds = np.minimum.accumulate(intercepts) - slope * special.ndtri(levels[1:, None])
     survival = np.zeros((len(levels), len(values)))
     survival[:, 0] = 1
     survival[1:, 1:] = special.expit(odds) * len(radii) / (len(radii) + 1)
     return levels, values, survival
 
 
-def _proportional_odds(confidence: Floats, reached: Flags) -> Floats:
-    """Intercepts a_r, then slope b ≥ 0, of logit P(reached) = a_r + b·confidence; ``reached`` (images, radii)."""
+def _spread_over(radii: Floats, most: int) -> Floats:
+    """0 and at most so many quantiles of the positive radii, growing."""
+    positive = radii[radii > 0]
+    quantiles = np.quantile(positive, np.linspace(0, 1, most), method="lower") if positive.size else positive
+    return np.unique(np.append(quantiles, 0.0))
+
+
+def _weight_of_runner_up(probabilities: Floats, radii: Floats) -> float:
+    """The weight with which the doubt tells most about the radii of these images."""
+    classes = probabilities.shape[1]
+    alone, weighted = (special.logit(doubt_of(probabilities, classes, weight)) for weight in (0.0, 1.0))
+    confidence = np.stack([-alone, alone - weighted], 1)
+    scale, values = confidence.std(0), _spread_over(radii, FEW_RADII)[1:]
+    if classes == 2 or not values.size or scale.min() < LEAST_SPREAD:
+        return 0.0
+    _, slopes = _proportional_odds((confidence - confidence.mean(0)) / scale, radii[:, None] >= values)
+    of_doubt, of_share = (slopes / scale).tolist()
+    return min(max(of_share / of_doubt, -LARGEST_WEIGHT), LARGEST_WEIGHT) if of_doubt > 0 else 0.0
+
+
+def _proportional_odds(confidence: Floats, reached: Flags, *, bounded: bool = False) -> tuple[Floats, Floats]:
+    """Intercepts a_r and slopes b of logit P(reached) = a_r + b·confidence.
+
+    ``confidence``: (images, slopes). ``reached``: (images, radii). ``bounded``: b ≥ 0.
+    """
 
     def loss(weights: Floats) -> tuple[float, Floats]:
-        odds = weights[:-1] + weights[-1] * confidence[:, None]
+        odds = weights[:size] + (confidence @ weights[size:])[:, None]
         error = special.expit(odds) - reached
-        gradient = np.append(error.sum(0), confidence @ error.sum(1))
+        gradient = np.append(error.sum(0), confidence.T @ error.sum(1))
         value = (np.logaddexp(0, odds) - reached * odds).sum() + RIDGE / 2 * weights @ weights
         return float(value), gradient + RIDGE * weights
 
-    size = reached.shape[1]
-    start = np.append(np.zeros(size), 1.0)
-    bounds = [(None, None)] * size + [(0.0, None)]
-    return np.asarray(optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x)
+    size, slopes = reached.shape[1], confidence.shape[1]
+    start = np.append(np.zeros(size), np.eye(slopes)[0])
+    bounds = [(None, None)] * size + [(0.0 if bounded else None, None)] * slopes
+    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return np.asarray(found[:size]), np.asarray(found[size:])
 
 
 def _least(covers: Callable[[float], bool], most: float) -> float:

@@ -76,6 +76,7 @@ class AttackCalibration(LearntRadius):
         check_attack(self.rho, self.noise, self.passes, self.samples)
         sound = self.passes < 2 * self.needed <= 2 * self.passes
         require(sound, f"`needed`: expected more than half of {self.passes} passes, got {self.needed}")
+        require(not self.runner_up, f"calibration: expected no weight of the runner-up, got {self.runner_up}")
 
     @property
     def basis(self) -> Basis:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
+from heatsmooth.learnt_radius import LEAST_DOUBT, NO_DOUBT
 from heatsmooth.models import DeterministicRadius, Voter, is_lipschitz
 
 BELOW = 1 - 2.0**-23
@@ -30,6 +31,8 @@ class OnePassNetwork(nn.Module):
 
     slope: Tensor
     below: Tensor
+    runner_up: Tensor
+    bounds: Tensor
     levels: Tensor
     radii: Tensor
 
@@ -49,6 +52,10 @@ class OnePassNetwork(nn.Module):
         # As buffers, constants keep all digits in the file; with a dimension, the exporter keeps them near 0 and 1 too.
         self.register_buffer("slope", slope * BELOW)
         self.register_buffer("below", torch.tensor([BELOW], dtype=torch.float64))
+        weight = calibration.runner_up if calibration else 0.0
+        self.register_buffer("runner_up", torch.tensor([weight], dtype=torch.float64))
+        bounds = [LEAST_DOUBT, 1.0, 1 - LEAST_DOUBT, NO_DOUBT * LEVEL_MARGIN]
+        self.register_buffer("bounds", torch.tensor(bounds, dtype=torch.float64)[:, None])
         self.register_buffer("levels", steps[:, 0] * LEVEL_MARGIN)
         self.register_buffer("radii", (steps[:, 1] * BELOW).float())
 
@@ -88,7 +95,21 @@ class OnePassNetwork(nn.Module):
         bound = (self.slope * torch.where(gap > 0, gap, 0.0)).float()
         if self.calibration is None:
             return predicted, bound
-        others = torch.arange(shares.shape[1], device=shares.device) != shares.argmax(1)[:, None]
-        doubt = (shares.double() * others).sum(1, keepdim=True)
+        doubt = self._doubt(shares)
         level = ((doubt <= self.levels).sum(1) - 1).clamp_min(0)  # NaN is below no level, not even the infinite one
         return predicted, bound, self.radii[level]
+
+    def _doubt(self, shares: Tensor) -> Tensor:
+        """``learnt_radius.doubt_of``, (batch, 1)."""
+        assert self.calibration is not None
+        others = torch.arange(shares.shape[1], device=shares.device) != shares.argmax(1)[:, None]
+        doubt = (shares.double() * others).sum(1, keepdim=True)
+        if not self.calibration.runner_up:
+            return doubt
+        least, one, most, no_doubt = self.bounds.unbind()
+        doubt = doubt.maximum(least).minimum(most)
+        second = shares.double().topk(2, dim=1).values[:, 1:].maximum(least)
+        # Not a sigmoid: that of onnxruntime loses the digits of small values.
+        odds = (doubt.log() - (one - doubt).log() + self.runner_up * (second.log() - doubt.log())).exp()
+        weighted = odds / (odds + one)
+        return torch.where(weighted < no_doubt, doubt - doubt, weighted)
