@@ -163,7 +163,7 @@ def test_the_denoiser_learns_to_denoise() -> None:
         method=Denoising(denoiser_loss="mse"),
         device="cpu",
         batch_size=32,
-        epochs=3,
+        epochs=6,
     )
     assert isinstance(result, Classifier)
     assert isinstance(result.network, Denoised)

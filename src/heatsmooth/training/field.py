@@ -98,7 +98,7 @@ PLANS: dict[Method, Plan] = {
     "consistency": _AS_BOOTCAMP,
     "macer": _AS_BOOTCAMP,
     "smoothmix": _AS_BOOTCAMP,
-    "denoised": Plan(lr=0.1),
+    "denoised": Plan(lr=0.003, optimizer="adam"),
 }
 """How each is optimised, if the person does not say otherwise. Only the denoiser learns from nothing."""
 
