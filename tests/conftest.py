@@ -1,9 +1,9 @@
 import json
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,21 @@ collect_ignore_glob = ["faults/*"] if sys.platform == "win32" else []
 """The tests of faults fork, limit resources and send signals."""
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-_of_art = tempfile.TemporaryDirectory(prefix="art-")
-"""ART writes a file of settings when it is first imported. Two processes that share it may read half of it."""
-os.environ["ART_DATA_PATH"] = _of_art.name
+
+
+def _settle_art() -> None:
+    """Write the settings file that ART makes when it is first imported: two processes that make it at once fail."""
+    folder = Path.home() / ".art"
+    file, part = folder / "config.json", folder / f"config-{os.getpid()}.json"
+    if file.exists():
+        return
+    with suppress(OSError):  # then ART uses another folder
+        folder.mkdir(exist_ok=True)
+        part.write_text(json.dumps({"ART_DATA_PATH": str(folder / "data")}))
+        part.replace(file)
+
+
+_settle_art()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,7 +33,7 @@ from heatsmooth.results.comparison import TIMING_FILE, Comparison, Measure
 from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.results.schema import to_json
 from heatsmooth.results.timesteps import TIMESTEPS_FILE, Approach, TimestepsResult
-from heatsmooth.runs import Records, write_json
+from heatsmooth.runs import Records, Run, write_json
 from heatsmooth.training.field import Consistency
 from heatsmooth.training.settings import Baseline, Plan, preset
 from tests.conftest import certificate_of
@@ -76,7 +76,7 @@ def attacked(directory: Path, distances: list[float | None]) -> None:
 
 
 def certified(directory: Path, rows: list[Certificate]) -> None:
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with Records(directory / "certificates.jsonl") as records:
         for row in rows:
             records.append(to_json(row))
@@ -232,6 +232,8 @@ def test_a_rival_is_compared_with_the_nearest_row_that_is_as_accurate_on_clean_i
     }
     slower = recipe.methods | {"strong": Smoothed("undefended", plan={"epochs": 10})}
     assert {claim.larger for claim in trades(replace(recipe, methods=slower), [tmp_path])} == {"bootcamp"}
+    as_long = methods | {"bootcamp": Smoothed("undefended", plan={"epochs": 3}, takes_as_long_as="rival")}
+    assert {claim.larger for claim in trades(replace(recipe, methods=as_long), [tmp_path])} == {"bootcamp"}
     without = {name: methods[name] for name in ("stronger", "rival")}
     (nothing,) = trades(replace(recipe, methods=without), [tmp_path])
     assert (nothing.claim, nothing.values) == ("no row of HeatSmoothing is as accurate on clean images as rival", None)
@@ -333,7 +335,10 @@ def test_the_learning_rate_with_the_largest_acr_is_chosen_once_for_all_seeds(fas
     """On records of a trial whose second rate trained best and whose third did not train at all."""
     compare = Compare(recipe="cifar10-paper", out=tmp_path, changes=RecipeChanges(data=fashion, methods=(NOISY,)))
     for rate, radius in (("0.4", 0.1), ("0.2", 0.2)):
-        certified(tmp_path / f"rates/{NOISY}-lr-{rate}-certified", [certificate_of(index=1, radius=radius)])
+        tried = tmp_path / f"rates/{NOISY}-lr-{rate}-certified"
+        with Run(tried, "certify", {}) as run:
+            run.update(status="done")
+        certified(tried, [certificate_of(index=1, radius=radius)])
     stages = {stage.name: stage for stage in compare.experiment(0).stages()}
     trained = [name for name in stages if name.startswith(f"{NOISY}-lr") and not name.endswith("certified")]
     assert trained == [f"{NOISY}-lr-{rate}" for rate in ("0.4", "0.2", "0.1")]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -169,53 +170,61 @@ def test_the_files_to_open_exist() -> None:
     assert not [file for file in sorted(files) if not (ROOT / "src/heatsmooth" / file).exists()]
 
 
-METHODS = {
-    "undefended": "undefended",
-    "**undefended, then `bootcamp-strong`**": "bootcamp",
-    "RandomizedSmoothing": "gaussian",
-    "SmoothAdv": "smoothadv",
-    "adversarial training": "adversarial",
-    "**adversarial training, then `bootcamp-strong`**": "adversarial-smoothed",
-}
-"""Rows of the README's table: the method in ``comparison.json``."""
+PUBLIC = {20: ("bootcamp", "bootcamp-10-epochs", "keep-0.95"), 32: ("bootcamp",)}
+"""By depth, the methods of the README's table of public ResNets, after the network as published."""
+
+
+def percent(*shares: float) -> str:
+    return " / ".join(f"{100 * share:.1f}" for share in shares) + " %"
+
+
+def public_rows() -> list[list[str]]:
+    """What was recorded of them: means over the seeds that there are."""
+    rows = []
+    for depth, methods in PUBLIC.items():
+        folder = ROOT / f"results/public-resnet{depth}"
+        first = json.loads((folder / "seed-0/bootcamp/run.json").read_text())["summary"]
+        summaries = [[{key.removeprefix("teacher_"): value for key, value in first.items() if "teacher_" in key}]]
+        runs = [[folder / "seed-0/undefended-certified"]]
+        for method in methods:
+            made = sorted(folder.glob(f"seed-*/{method}"))
+            summaries.append([json.loads((run / "run.json").read_text())["summary"] for run in made])
+            runs.append([run.with_name(f"{method}-certified") for run in made])
+        for measured, certified in zip(summaries, runs, strict=True):
+            found = [Certificates.read(run) for run in certified]
+            average = np.mean([(item.average_classes == item.known_labels).mean() for item in found])
+            accuracy, noisy = (np.mean([one[key] for one in measured]) for key in ("accuracy", "accuracy_under_noise"))
+            radii = np.mean([item.certified_accuracy([0.0, 0.25, 0.5]) for item in found], 0)
+            rows.append([percent(accuracy), percent(average), percent(noisy), percent(*radii)])
+    return rows
 
 
 def test_the_public_networks_of_the_readme_are_what_was_recorded() -> None:
-    text = (ROOT / "README.md").read_text().split("## Results")[1].split("Two label-free methods")[0]
+    text = (ROOT / "README.md").read_text().split("## Results")[1].split("The next table")[0]
     rows = [line.strip("| ").split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")][1:]
-    small, large = (ROOT / f"results/public-resnet{depth}/seed-0" for depth in (20, 32))
-    smoothed = {small: ("bootcamp", "bootcamp-10-epochs", "keep-0.95"), large: ("bootcamp",)}
-    recorded = []
-    for network, methods in smoothed.items():
-        recorded += [(network / "bootcamp", "teacher_", network / "undefended")]
-        recorded += [(network / method, "", network / method) for method in methods]
-    for row, (run, whose, certified) in zip(rows, recorded, strict=True):
-        measured = json.loads((run / "run.json").read_text())["summary"]
-        shares = [measured[f"{whose}accuracy"], measured[f"{whose}accuracy_under_noise"]]
-        assert row[:2] == [f"{100 * share:.1f} %" for share in shares]
-        accuracies = Certificates.read(Path(f"{certified}-certified")).certified_accuracy([0.0, 0.25, 0.5])
-        assert row[2] == " / ".join(f"{100 * share:.1f}" for share in accuracies) + " %"
+    assert rows == public_rows()
+
+
+BESIDE = {
+    True: ("bootcamp", "bootcamp-robust"),
+    False: ("paper-imagenet-best", "consistency", "smoothmix", "macer", "denoised"),
+}
+"""Rows of the README's second table: those that answer by one pass as HeatSmoothing does, and the methods of others."""
+
+
+def beside_rows() -> list[list[str]]:
+    """What was recorded of them with the first seed."""
+    rows = []
+    for own, names in BESIDE.items():
+        for name in names:
+            found = Certificates.read(ROOT / f"results/public-resnet20/seed-0/{name}-certified")
+            one_pass = own or name == "paper-imagenet-best"
+            answers = found.one_pass_correct if one_pass else found.average_classes == found.known_labels
+            rows.append([percent(answers.mean()), percent(*found.certified_accuracy([0.0, 0.25, 0.5]))])
+    return rows
 
 
 def test_the_methods_beside_it_in_the_readme_are_what_was_recorded() -> None:
-    text = (ROOT / "README.md").read_text().split("Two label-free methods")[1].split("All four rows")[0]
+    text = (ROOT / "README.md").read_text().split("The next table")[1].split("All rows")[0]
     rows = [line.strip("| ").split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")][1:]
-    recorded = json.loads((ROOT / "results/public-resnet20/comparison.json").read_text())["methods"]
-    own, rivals = ("bootcamp", "bootcamp-robust"), ("consistency", "macer")
-    for row, name in zip(rows, own + rivals, strict=True):
-        figures = recorded[name]
-        answers = figures["one_pass_accuracy" if name in own else "average_accuracy"]
-        certified = " / ".join(f"{100 * figures[f'certified_at_{r}']:.1f}" for r in ("0", "0.25", "0.5"))
-        assert row == [f"{100 * answers:.1f} %", f"{certified} %"]
-
-
-def test_the_table_of_the_readme_is_what_was_recorded() -> None:
-    text = (ROOT / "README.md").read_text().split("Beside other methods")[1]
-    recorded = json.loads((ROOT / "results/cifar10-small/comparison.json").read_text())["methods"]
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:7]
-    assert [row[0] for row in rows] == list(METHODS)
-    for name, clean, certified, _ in rows:
-        figures = recorded[METHODS[name]]
-        one_pass, average = (f"{100 * figures[kind]:.1f} %" for kind in ("one_pass_accuracy", "average_accuracy"))
-        assert clean in (one_pass, f"{one_pass} (average: {average})")
-        assert certified == " / ".join(f"{100 * figures[f'certified_at_{r}']:.1f}" for r in ("0", "0.25", "0.5")) + " %"
+    assert rows == beside_rows()

@@ -47,7 +47,7 @@ def test_every_table_has_the_numbers_it_was_published_with(source: str) -> None:
 
 def test_the_summary_of_a_comparison_is_about_the_default(tmp_path: Path) -> None:
     build_report([RESULTS / "public-resnet20"], tmp_path / "report.html")
-    assert "The Gaussian average of “bootcamp” is certified" in (tmp_path / "report.html").read_text()
+    assert "The Gaussian average of “seed-0/bootcamp” is certified" in (tmp_path / "report.html").read_text()
     build_report([RESULTS / "public-resnet20/seed-0"], tmp_path / "report.html")
     assert "The Gaussian average of “bootcamp” is certified" not in (tmp_path / "report.html").read_text()
 

@@ -16,7 +16,8 @@ import pytest
 from heatsmooth.commands.compare import Compare, RecipeChanges
 from heatsmooth.commands.line import run
 from heatsmooth.commands.together import work_together
-from heatsmooth.comparing.recipe import Trial
+from heatsmooth.commands.trying import Trying
+from heatsmooth.comparing.recipe import Smoothed, Trial
 from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.errors import BusyError, InputError
 from heatsmooth.progress import Progress, silent
@@ -215,10 +216,47 @@ def test_a_setting_is_tried_again_if_other_values_are_to_be_tried(tmp_path: Path
     for values, again in ((trial.values, False), (trial.values[:1], True)):
         radii: dict[str, float | None] = {f"{value:g}": 0.1 for value in values}
         ChosenSetting(rate=values[0], average_certified_radii=radii, images=2, n=10, training_images=2, seed=0).write(
-            experiment.rate_file(name)
+            experiment.trying(name).file
         )
         assert choosing() is again
 
 
 def test_jobs_are_counted_from_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--jobs" in refused(capsys, "compare", "fashion-small", "--jobs", 0)
+
+
+def test_values_beyond_the_best_one_are_tried_while_it_is_at_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smaller the value, the larger the radii here: so three more are tried. Repeated, nothing is."""
+    changes = RecipeChanges(data="fashion-mini")
+    experiment = Compare(recipe="cifar10-paper", out=tmp_path, rehearse=True, changes=changes).experiment(0)
+    name, short = next(iter(experiment.recipe.trials.items()))
+    trying, made = replace(experiment.trying(name), trial=replace(short, values=(0.4, 0.2), farther=3)), list[float]()
+
+    def make(self: Trying, value: float, progress: Progress) -> None:
+        made.append(value)
+
+    def choice(self: Trying, values: list[float]) -> ChosenSetting:
+        radii: dict[str, float | None] = {f"{value:g}": 1 - value for value in values}
+        return ChosenSetting(rate=min(values), average_certified_radii=radii, images=2, n=10, training_images=2, seed=0)
+
+    monkeypatch.setattr(Trying, "_make", make)
+    monkeypatch.setattr(Trying, "_certify", lambda *_: None)
+    monkeypatch.setattr(Trying, "_choice", choice)
+    for stage in trying.stages():
+        stage.fill(silent)
+    assert made == [0.4, 0.2, 0.1, 0.05, 0.025]
+    assert trying.chosen() == 0.025
+    assert list(trying.stages()) == []
+
+
+def test_only_a_training_that_diverges_is_left_out_of_a_trial(tmp_path: Path) -> None:
+    """A missing network is an error, and is not written down as a value that does not train."""
+    changes = RecipeChanges(data="fashion-mini")
+    experiment = Compare(recipe="cifar10-paper", out=tmp_path, rehearse=True, changes=changes).experiment(0)
+    name = next(name for name, trial in experiment.recipe.trials.items() if isinstance(trial.method, Smoothed))
+    first = next(experiment.trying(name).stages())
+    with pytest.raises(InputError, match="expected"):
+        first.fill(silent)
+    assert not experiment.trying(name).file.exists()

@@ -13,6 +13,10 @@ class InputError(ValueError):
         self.options = options
 
 
+class DivergedError(InputError):
+    """A training whose loss or weights are not finite."""
+
+
 class BusyError(InputError):
     """Another process is at work there."""
 

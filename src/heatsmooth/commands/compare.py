@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatsmooth.commands.command import Command, show_table
-from heatsmooth.commands.experiment import Experiment, Stage
+from heatsmooth.commands.experiment import Experiment
 from heatsmooth.commands.inputs import FILES, RUNNING, Computing, ImageFiles, Network
 from heatsmooth.commands.options import grouped
+from heatsmooth.commands.stages import Stage
 from heatsmooth.comparing.recipe import Given, Recipe
 from heatsmooth.comparing.recipes import RECIPES
 from heatsmooth.errors import InputError, require

@@ -1,6 +1,6 @@
 """One seed of a comparison: the stages that make, certify, attack, time and audit its networks."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,34 +11,17 @@ from heatsmooth.commands.attack import Attack, AttackSettings
 from heatsmooth.commands.audit import Audit
 from heatsmooth.commands.certify import Certify
 from heatsmooth.commands.distill import Distill
-from heatsmooth.commands.inputs import Computing, ImageFiles, Images, Network, OddImages
+from heatsmooth.commands.inputs import Computing, ImageFiles, Images, Network
 from heatsmooth.commands.recompute import Recompute
 from heatsmooth.commands.smooth import Smooth
+from heatsmooth.commands.stages import Stage
 from heatsmooth.commands.train import Train
+from heatsmooth.commands.trying import Trying
 from heatsmooth.comparing.recipe import Distilled, Given, Method, Recipe, Smoothed, Trained
-from heatsmooth.errors import BusyError, InputError, require
 from heatsmooth.progress import Progress
 from heatsmooth.results.audit import AuditSettings
-from heatsmooth.results.rates import ChosenSetting
 from heatsmooth.training.field import NAMES
 from heatsmooth.training.settings import DISTILLING
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One run directory of a comparison, and the work that fills it."""
-
-    name: str
-    fill: Callable[[Progress], object]
-    """Does the work, and tells the progress."""
-    shared: bool = True
-    """Several processes fill it together; otherwise the first one does, while the others wait."""
-    directory: Path | None = None
-    """Of its run, if that has another name."""
-    of: str = ""
-    """The method that it belongs to."""
-    alone: bool = False
-    """It measures time, so nothing else may run beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +48,7 @@ class Experiment:
         certified = self.files.load(self.recipe.image_size)
         seen = self.training_files.load(self.recipe.image_size, "train")
         for method in self.recipe.sampled.values():
-            self._settings(method)
+            self.settings(method)
         return seen.name != certified.name
 
     def stages(self) -> Iterator[Stage]:
@@ -81,9 +64,13 @@ class Experiment:
             method = self.recipe.methods[name]
             trial = method.tuned if isinstance(method, Trained | Smoothed) else None
             if trial is not None and trial not in tried:
-                yield from (replace(stage, of=name) for stage in self._tried(trial))
+                yield from (replace(stage, of=name) for stage in self.trying(trial).stages())
                 tried.add(trial)
             yield Stage(name, partial(self._make, name), shared=not isinstance(method, Given), of=name)
+
+    def trying(self, trial: str) -> Trying:
+        """How a setting is chosen; the choice is for all seeds."""
+        return Trying(self, self.recipe.trials[trial], self.place.parent / "rates" / f"{trial}.json")
 
     def _testing(self, name: str, method: Method) -> Iterator[Stage]:
         """The stages that certify, attack, time and audit a network."""
@@ -102,9 +89,9 @@ class Experiment:
 
     def _network(self, name: str) -> Network:
         """The network of a method."""
-        return self._network_in(self.place / name, self.recipe.methods[name])
+        return self.network_in(self.place / name, self.recipe.methods[name])
 
-    def _network_in(self, directory: Path, method: Method) -> Network:
+    def network_in(self, directory: Path, method: Method) -> Network:
         """The network that a method left there. The person's own keeps its code, imported only where it is named."""
         code = None if self.own is None or isinstance(method, Trained | Distilled) else self.own.code
         if code is not None and isinstance(method, Smoothed) and method.denoiser is not None:
@@ -112,7 +99,8 @@ class Experiment:
         return Network(source=directory, model=code, image_size=self.recipe.image_size)
 
     @cached_property
-    def _test_images(self) -> int:
+    def test_images(self) -> int:
+        """How many test images there are."""
         return len(self.files.load(self.recipe.image_size))
 
     def _spread(self, wanted: int) -> Images:
@@ -120,21 +108,20 @@ class Experiment:
 
         Where a method keeps a share of answers, only images with an even position: the others are held out.
         """
-        stride = -(-self._test_images // wanted)
+        stride = -(-self.test_images // wanted)
         return self.files.every(stride + (stride % 2 if self.recipe.holds_out else 0), wanted)
 
     def _make(self, name: str, progress: Progress) -> None:
         """Make the network of a method, with the setting that was chosen for it."""
         method, out = self.recipe.methods[name], self.place / name
         if isinstance(method, Trained | Smoothed) and method.tuned is not None:
-            chosen = ChosenSetting.read(self.rate_file(method.tuned)).rate
-            method = self.recipe.trials[method.tuned].with_value(method, chosen)
+            method = self.recipe.trials[method.tuned].with_value(method, self.trying(method.tuned).chosen())
         if isinstance(method, Given):
             self._save_own(out)
         else:
-            self._maker(method, out, self.recipe.limit_train).run(progress)
+            self.maker(method, out, self.recipe.limit_train).run(progress)
 
-    def _maker(self, method: Trained | Smoothed | Distilled, out: Path, limit: int | None) -> Train | Smooth | Distill:
+    def maker(self, method: Trained | Smoothed | Distilled, out: Path, limit: int | None) -> Train | Smooth | Distill:
         """What makes a network on at most ``limit`` training images."""
         if isinstance(method, Trained):
             return Train(
@@ -191,72 +178,6 @@ class Experiment:
             out.mkdir(parents=True, exist_ok=True)
             save(self.own.load(channels=self.files.load(self.recipe.image_size).shape[0]), out / WEIGHTS_FILE)
 
-    def rate_file(self, trial: str) -> Path:
-        """Where the choice of a trial is, for all seeds."""
-        return self.place.parent / "rates" / f"{trial}.json"
-
-    def _tried(self, name: str) -> Iterator[Stage]:
-        """The stages of a trial: each value, then the choice; none if the choice was made from these values."""
-        trial, folder = self.recipe.trials[name], self.rate_file(name).parent
-        if self.rate_file(name).exists() and ChosenSetting.read(self.rate_file(name)).is_from(trial.values):
-            return
-        for value in trial.values:
-            out = folder / trial.run_name(name, value)
-            yield Stage(out.name, partial(self._try, trial.with_value(trial.method, value), out), directory=out)
-            certified = folder / f"{out.name}-certified"
-            yield Stage(certified.name, partial(self._certify_trial, trial.method, out, certified), directory=certified)
-        yield Stage(f"rates/{name}", partial(self._choose, name), shared=False)
-
-    def _try(self, method: Trained | Smoothed, out: Path, progress: Progress) -> None:
-        """Train with one value; where that is too large to train at all, there is no network."""
-        try:
-            self._maker(method, out, self.recipe.trial_images).run(progress)
-        except InputError as error:
-            if isinstance(error, BusyError):
-                raise
-            progress(f"{out.name}: {error}", 1, 1)
-
-    def _certify_trial(self, method: Trained | Smoothed, network: Path, out: Path, progress: Progress) -> None:
-        from heatsmooth.models.checkpoint import WEIGHTS_FILE
-
-        if not (network / WEIGHTS_FILE).exists():
-            return
-        stride = 2 * max(1, self._test_images // (2 * self.recipe.tried))
-        Certify(
-            network=self._network_in(network, method),
-            images=OddImages(**vars(self.files.every(stride, self.recipe.tried))),
-            settings=replace(self._settings(method), n=min(1000, self.recipe.n)),
-            out=out,
-            sampling=Sampling(seed=self.computing.seed),
-            device=self.computing.device,
-        ).run(progress)
-
-    def _choose(self, name: str, progress: Progress) -> None:  # noqa: ARG002  # a stage
-        """Write down the value that is chosen, and what each one reached."""
-        from heatsmooth.results.certificates import Certificates
-
-        folder, trial = self.rate_file(name).parent, self.recipe.trials[name]
-        certified = {value: folder / f"{trial.run_name(name, value)}-certified" for value in trial.values}
-        results = {value: Certificates.read(run) for value, run in certified.items() if run.exists()}
-        require(bool(results), f"trial {name}: expected a value of {trial.setting} that trains, got none; see {folder}")
-        reached = {value: result.average_certified_radius for value, result in results.items()}
-        answers = {
-            value: result.average_classes if trial.method.stochastic else result.clean_classes
-            for value, result in results.items()
-        }
-        accurate = {value: float((answers[value] == results[value].known_labels).mean()) for value in results}
-        best = trial.best(reached, accurate)
-        ChosenSetting(
-            setting=trial.setting,
-            rate=best,
-            average_certified_radii={f"{value:g}": reached.get(value) for value in trial.values},
-            accuracies={f"{value:g}": accurate.get(value) for value in trial.values},
-            images=len(results[best]),
-            n=min(1000, self.recipe.n),
-            training_images=self.recipe.trial_images,
-            seed=self.computing.seed,
-        ).write(self.rate_file(name))
-
     def _measure_timesteps(self, name: str, method: Smoothed, progress: Progress) -> None:
         from heatsmooth.auditing.timesteps import SAMPLES, timestep_distances
         from heatsmooth.models.checkpoint import load_state, load_strictly
@@ -279,7 +200,8 @@ class Experiment:
             progress=progress,
         ).write(file)
 
-    def _settings(self, method: Method) -> Settings:
+    def settings(self, method: Method) -> Settings:
+        """How a method is certified."""
         recipe = self.recipe
         class_from: Literal["noise", "clean"] = "noise" if method.stochastic else "clean"
         return Settings(recipe.sigma, n=recipe.n, n0=recipe.n0, class_from=class_from, n_wrong=recipe.n_wrong)
@@ -291,7 +213,7 @@ class Experiment:
         return Certify(
             network=self._network(name),
             images=self.files.every(1, None) if wanted is None else self._spread(wanted),
-            settings=None if proven else self._settings(method),
+            settings=None if proven else self.settings(method),
             out=self.place / f"{name}-certified",
             sampling=Sampling(seed=self.computing.seed, means=True),
             device=self.computing.device,

@@ -1,6 +1,6 @@
 """What a comparison is: which networks are made, how they are certified and attacked, at what size."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,6 +41,8 @@ class Smoothed:
     """The share of answers to keep; held-out images are every second test image."""
     images: int | None = None
     """Training images of each epoch, a fixed subset; None: all of the recipe."""
+    takes_as_long_as: str = ""
+    """A method of other epochs that takes at least as long."""
     tuned: str | None = None
     """The trial that chooses a setting of it; None: all are as they are here."""
 
@@ -100,6 +102,8 @@ class Trial:
     method: Trained | Smoothed
     values: tuple[float, ...]
     setting: TriedSetting = "lr"
+    farther: int = 3
+    """As long as the best value is the smallest or the largest, another one beyond it is tried; at most so many."""
 
     def with_value(self, method: Trained | Smoothed, value: float) -> Trained | Smoothed:
         """The method with this value of the setting."""
@@ -125,6 +129,22 @@ class Trial:
         """
         enough = max(accuracies.values()) - LOST - 1e-9
         return max((value for value in radii if accuracies[value] >= enough), key=lambda value: radii[value])
+
+    def beyond(self, best: float, tried: Collection[float]) -> float | None:
+        """The value to try after these, if the best of them is the smallest or the largest; None otherwise.
+
+        Its ratio to the best one is that of the best one to its neighbour.
+
+        >>> trial = Trial(Smoothed("undefended"), (5, 10, 20))
+        >>> trial.beyond(5, {5, 10, 20}), trial.beyond(10, {5, 10, 20}), trial.beyond(20, {5, 10, 20})
+        (2.5, None, 40.0)
+        """
+        values = sorted(tried)
+        if len(values) < 2 or best not in (values[0], values[-1]) or len(values) >= len(self.values) + self.farther:
+            return None
+        neighbour = values[1] if best == values[0] else values[-2]
+        further = float(f"{best * best / neighbour:.3g}") if neighbour else best
+        return None if values[0] <= further <= values[-1] else further
 
     def run_name(self, name: str, value: float) -> str:
         """Of the run with this value, in the trial of this name."""
@@ -267,7 +287,7 @@ class Recipe:
     def rehearsed(self) -> "Recipe":
         """The same stages on a few images, to see that everything runs."""
         trials = {
-            name: replace(trial, method=_shorter(trial.method), values=trial.values[:2])  # type: ignore[arg-type]  # same kind
+            name: replace(trial, method=_shorter(trial.method), values=trial.values[:2], farther=0)  # type: ignore[arg-type]  # same kind
             for name, trial in self.trials.items()
         }
         shorter = {name: _shorter(method) for name, method in self.methods.items()}

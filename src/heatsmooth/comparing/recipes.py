@@ -142,6 +142,7 @@ RECIPES: dict[str, Recipe] = {
             "undefended": Given(),
             "bootcamp": Smoothed("undefended"),
             "bootcamp-robust": Smoothed("undefended", heat=_MORE_ROBUST),
+            "bootcamp-3-epochs": Smoothed("undefended", plan={"epochs": 3}, takes_as_long_as="smoothmix"),
             "bootcamp-10-epochs": Smoothed("undefended", plan={"epochs": 10}),
             "keep-0.95": Smoothed("undefended", keep=0.95),
             "paper-imagenet-best": Smoothed(

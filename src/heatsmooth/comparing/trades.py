@@ -1,7 +1,8 @@
 """HeatSmoothing beside methods of others, and beside the paper's one-epoch form, at no less clean accuracy.
 
 Each of them is compared with the row of HeatSmoothing that is nearest to it among those that are at least as accurate
-on clean images after as many epochs: in what the method answers, and by the average that is certified.
+on clean images after as long a training: in what the method answers, and by the average that is certified. A training
+is as long if it has as many epochs, unless the recipe names another.
 """
 
 from pathlib import Path
@@ -34,7 +35,10 @@ def trades(recipe: Recipe, places: list[Path]) -> tuple[Claim, ...]:
     for rival, method in smoothed.items():
         if method.is_own or method.preset == "paper-cifar10":  # this one has another budget
             continue
-        equals = [name for name, other in own.items() if other.epochs == method.epochs and other.start == method.start]
+        same_start = {name: other for name, other in own.items() if other.start == method.start}
+        equals = [name for name, other in same_start.items() if other.takes_as_long_as == rival] or [
+            name for name, other in same_start.items() if other.epochs == method.epochs
+        ]
         nearest = _nearest(runs, rival, equals, places[0])
         if nearest is None:
             found += [_unmatched(rival)] if equals else []

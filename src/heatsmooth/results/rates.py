@@ -31,9 +31,9 @@ class ChosenSetting:
     seed: Whole
     format: Format = 1
 
-    def is_from(self, values: tuple[float, ...]) -> bool:
-        """Whether these values were tried."""
-        return set(self.average_certified_radii) == {f"{value:g}" for value in values}
+    def includes(self, values: tuple[float, ...]) -> bool:
+        """Whether all these values were tried."""
+        return self.average_certified_radii.keys() >= {f"{value:g}" for value in values}
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from heatsmooth.device import exact_float32
-from heatsmooth.errors import InputError, require
+from heatsmooth.errors import DivergedError, require
 from heatsmooth.models import load_state, serialise
 from heatsmooth.noise import mixed_seed
 from heatsmooth.progress import Progress, silent
@@ -230,7 +230,7 @@ class _Terms:
         for step, names, _ in self._waiting:
             terms = dict(zip(names, numbers, strict=False))  # as many as there are names
             if not all(map(math.isfinite, terms.values())):
-                raise InputError(
+                raise DivergedError(
                     f"expected a finite loss at step {step}, got {terms}; lower `lr`, or check images and weights"
                 )
             if "loss" not in terms:
@@ -311,7 +311,7 @@ class _Checkpoint:
             last = load_state(self.path)[1]["step"]
             remedy += f", in another `out`; or repeat the command to continue after step {last}, the last good state"
             remedy += f", in {self.path}"
-        raise InputError(f"expected finite weights after step {done}, got NaN or infinity in {wrong}; {remedy}")
+        raise DivergedError(f"expected finite weights after step {done}, got NaN or infinity in {wrong}; {remedy}")
 
 
 def finished_stages(out: Path) -> int:
