@@ -5,6 +5,8 @@ may have allowed the same, or bfloat16, for matrix products. Finite differences,
 network with its faster form need all 23 bits.
 """
 
+import atexit
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as distributed
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
@@ -42,6 +45,8 @@ def accelerator(device: str | None = None) -> Accelerator:
     on_cpu = device == "cpu" or (launched > 1 and not torch.accelerator.is_available())
     patient = InitProcessGroupKwargs(timeout=PATIENCE)
     buffers = DistributedDataParallelKwargs(broadcast_buffers=False)
+    if launched > 1 and on_cpu:
+        atexit.register(_leave)
     processes = Accelerator(cpu=on_cpu, kwargs_handlers=[buffers, patient])
     kind = processes.device.type
     require(device in (None, kind), f"`device`: expected {kind} on this machine, got {device}; leave it out")
@@ -50,6 +55,16 @@ def accelerator(device: str | None = None) -> Accelerator:
         f"`device`: expected {launched} connected processes, got one alone on {kind}; use `device` cpu",
     )
     return processes
+
+
+def _leave() -> None:
+    """Close the connections between processes on CPUs.
+
+    Otherwise a thread of gloo may free a tensor while Python ends, which aborts the process with SIGABRT.
+    """
+    if distributed.is_initialized():
+        gc.collect()  # frees networks that hold the connections
+        distributed.destroy_process_group()
 
 
 @dataclass(frozen=True)
