@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluate": {"data", "models"},
     "training": {"data", "models", "attacks", "runs", "statistics"},
     "certification": {"data", "models", "results", "statistics"},
-    "auditing": {"attacks", "certification", "data", "models", "results", "statistics"},
+    "auditing": {"attacks", "certification", "data", "models", "results", "runs", "statistics"},
     "learnt_radius": {"results", "statistics"},
     "calibration": {"learnt_radius", "results", "statistics"},
     "under_attack": {"calibration", "learnt_radius", "results", "statistics"},

@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heatsmooth.auditing import audit, verdict
+from heatsmooth.auditing import audit, audit_proofs, verdict
+from heatsmooth.auditing.parts import Parts
 from heatsmooth.auditing.timesteps import timestep_distances
 from heatsmooth.commands.line import run
-from heatsmooth.data import ImageSet
+from heatsmooth.data import ImageSet, load_images
 from heatsmooth.models import NetworkSpec, build, save
 from heatsmooth.reporting import build_report
 from heatsmooth.results import audit as measured
 from heatsmooth.results.audit import AuditSettings
+from heatsmooth.runs import read_records
 from tests.conftest import Linear, tiny_classifier
 
 SIGMA = 0.25
@@ -100,6 +102,57 @@ def test_an_over_claimed_sigma_is_found_out() -> None:
     assert found.verdict.kind == "broken"
     assert found.network_attacks.inside_l_bound.broken > 20
     assert found.lipschitz.ratio > 2
+
+
+@pytest.mark.parametrize(
+    "during", ["certifying", "averaging the teacher", "attacking the network", "attacking the average"]
+)
+def test_an_interrupted_audit_continues(during: str, tmp_path: Path) -> None:
+    """The second part of the work on which ``during`` is told is lost, and nothing before it is done again."""
+    images, settings = half_space_images(12), AuditSettings(sigma=SIGMA, n=200, steps=3, noise_samples=4, batch_size=4)
+    network, step = HalfSpace().eval(), HalfSpace(sharpness=1e4).eval()
+    expected = audit(network, images, settings, teacher=step)
+
+    def interrupted(what: str, done: int, total: int, note: str = "") -> None:
+        if what == during and done > 4:
+            raise KeyboardInterrupt
+
+    file = tmp_path / "parts.jsonl"
+    with Parts(file) as parts, pytest.raises(KeyboardInterrupt):
+        audit(network, images, settings, teacher=step, parts=parts, progress=interrupted)
+    before = read_records(file)
+    assert any(part["what"] == DONE[during] for part in before)
+    with Parts(file) as parts:
+        assert audit(network, images, settings, teacher=step, parts=parts) == expected
+    after = read_records(file)
+    assert after[: len(before)] == before
+    assert len({json.dumps([part["what"], part["images"]]) for part in after}) == len(after) == 12 + 3 + 3 + 3
+
+
+DONE = {
+    "certifying": "certified",
+    "averaging the teacher": "averaged the teacher",
+    "attacking the network": "attacked the network",
+    "attacking the average": "attacked the average",
+}
+"""What is told while a part is made, and what the part is called."""
+
+
+def test_an_interrupted_audit_of_proofs_continues(tmp_path: Path) -> None:
+    network = build(NetworkSpec("lipschitz-tiny", 10, 1, (0.5,), (1.0,), 28)).eval()
+    images = load_images("fashion-mini", "test").sampled(8)
+    settings, file = AuditSettings(steps=2, batch_size=3), tmp_path / "parts.jsonl"
+    expected = audit_proofs(network, images, settings)
+
+    def interrupted(what: str, done: int, total: int, note: str = "") -> None:
+        if what == "attacking inside the radii" and done > 3:
+            raise KeyboardInterrupt
+
+    with Parts(file) as parts, pytest.raises(KeyboardInterrupt):
+        audit_proofs(network, images, settings, parts=parts, progress=interrupted)
+    assert len(read_records(file)) == 2
+    with Parts(file) as parts:
+        assert audit_proofs(network, images, settings, parts=parts) == expected
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from heatsmooth.runs import read_records
 from heatsmooth.training.loop import STATE_FILE
 from tests.faults.processes import CHANGES, SCALE, Command
 
-KILLS = {"train": 10, "smooth": 12, "certify": 10, "attack": 13, "compare": 5}
+KILLS = {"train": 10, "smooth": 12, "certify": 10, "attack": 13, "audit": 5, "compare": 5}
 """Commands to kill, and how often; any command of ``commands`` can be added."""
 EXACTLY = 4
 """How often every command is killed at a change it makes on the disk."""
@@ -104,7 +104,7 @@ def test_killed_at_random_moments_nothing_is_lost(
     record_property("kills survived", kills)
 
 
-@pytest.mark.parametrize("name", [*KILLS, "audit"])
+@pytest.mark.parametrize("name", KILLS)
 def test_killed_between_two_changes_on_the_disk_nothing_is_left_behind(
     name: str, commands: dict[str, list[str]], tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from heatsmooth.attacks import GaussianAverage, ddn, pgd
 from heatsmooth.auditing.distances import Floats, distances_of, mean_probabilities
+from heatsmooth.auditing.parts import Parts, listed, unlisted
+from heatsmooth.auditing.verdict import verdict
 from heatsmooth.certification.certificates import certify_each
 from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.certification.settings import Sampling, Settings
@@ -25,7 +27,6 @@ from heatsmooth.models.onnx_file import NEEDS_GRADIENTS
 from heatsmooth.progress import Progress, silent
 from heatsmooth.results.agreement_audit import AgreementAudit
 from heatsmooth.results.audit import (
-    CONFIDENCE,
     Agreement,
     AgreementMeasures,
     Approximation,
@@ -40,18 +41,14 @@ from heatsmooth.results.audit import (
     Verdict,
     VerdictKind,
 )
-from heatsmooth.results.certificates import Certificates
-from heatsmooth.statistics.bounds import clopper_pearson_lower, predict
+from heatsmooth.results.certificates import Certificate, Certificates
+from heatsmooth.results.schema import from_json, to_json
+from heatsmooth.statistics.bounds import predict
 from heatsmooth.statistics.radii import l_bound, round_down
 
-FALSE_ALARM = 0.001
-"""The audit calls certificates false if as many violations have at most this probability for true certificates."""
-TOLERATED = 0.01
-"""The share of images that may break inside their L-bound before the audit calls it broken."""
+CERTIFIED = "certified"
 SURVIVING = 0.99
 """The share of images that survive these attacks at the reported fraction of the radius."""
-AGREEING = 0.95
-"""Below this agreement of one pass and average, the certificates say little about the deployed network."""
 
 
 @exact_float32()
@@ -62,6 +59,7 @@ def audit(
     *,
     teacher: nn.Module | None = None,
     seed: int = 0,
+    parts: Parts | None = None,
     progress: Progress = silent,
 ) -> AuditResult:
     """Test the radii of ``model`` on these images by attack.
@@ -73,10 +71,11 @@ def audit(
     - ``settings``: noise level, samples and steps.
     - ``teacher``: the network that it was smoothed from. Its average is compared with one pass of ``model``.
     - ``seed``: of the noise.
+    - ``parts``: what an interrupted audit of the same things had finished.
     - ``progress``: called with what is done, how far it is, and how far it goes.
     """
     require(not is_onnx(model), f"{NEEDS_GRADIENTS}, or use audit_agreement")
-    work, certified = _started(model, images, settings, seed, progress)
+    work, certified = _started(model, images, settings, seed, parts, progress)
     attacked = _attack_network(work, certified)
     measures = AuditMeasures(
         **vars(_agreement(work, certified, teacher)),
@@ -95,13 +94,14 @@ def audit_agreement(
     *,
     teacher: nn.Module | None = None,
     seed: int = 0,
+    parts: Parts | None = None,
     progress: Progress = silent,
 ) -> AgreementAudit:
     """The part of an audit that needs no gradients, as for an ONNX file: how close one pass is to the average.
 
     Nothing is attacked. So the verdict is never "holds". The parameters are those of ``audit``.
     """
-    work, certified = _started(model, images, settings, seed, progress)
+    work, certified = _started(model, images, settings, seed, parts, progress)
     measures = _agreement(work, certified, teacher)
     agreement = measures.agreement
     text = (
@@ -119,6 +119,7 @@ class _Work:
     images: ImageSet
     settings: AuditSettings
     seed: int
+    parts: Parts
     progress: Progress
 
 
@@ -149,17 +150,29 @@ class _Certified:
 
 
 def _started(
-    model: nn.Module, images: ImageSet, settings: AuditSettings, seed: int, progress: Progress
+    model: nn.Module,
+    images: ImageSet,
+    settings: AuditSettings,
+    seed: int,
+    parts: Parts | None,
+    progress: Progress,
 ) -> tuple[_Work, _Certified]:
     """The certificates of the images, and the network in its fastest form."""
-    certificate = Settings(settings.noise_level, n=settings.n, alpha=settings.alpha)
     examples = images.images(torch.arange(min(4, len(images)))).to(device_of(model))
-    unlabelled = images.without_labels()
-    certificates = Certificates.of(
-        certify_each(model, unlabelled, certificate, Sampling(seed=seed, means=True), progress=progress)
-    )
-    work = _Work(for_inference(model, examples), unlabelled, settings, seed, progress)
-    return work, _Certified.of(certificates, images)
+    work = _Work(for_inference(model, examples), images.without_labels(), settings, seed, parts or Parts(), progress)
+    return work, _Certified.of(_certificates(model, work), images)
+
+
+def _certificates(model: nn.Module, work: _Work) -> Certificates:
+    """Those that are known, and those of the other images."""
+    chosen = Settings(work.settings.noise_level, n=work.settings.n, alpha=work.settings.alpha)
+    read = (from_json(Certificate, item, "expected a certificate", "audit again") for item in work.parts.of(CERTIFIED))
+    known = {item.index: item for item in read}
+    how = Sampling(seed=work.seed, means=True)
+    for item in certify_each(model, work.images, chosen, how, known=known, progress=work.progress):
+        work.parts.add(CERTIFIED, [item.index], to_json(item))
+        known[item.index] = item
+    return Certificates.of(known.values())
 
 
 def _agreement(work: _Work, certified: _Certified, teacher: nn.Module | None) -> AgreementMeasures:
@@ -181,7 +194,16 @@ def _agreement(work: _Work, certified: _Certified, teacher: nn.Module | None) ->
 
 def _teacher_average(teacher: nn.Module, work: _Work) -> Floats:
     sigma, n = work.settings.noise_level, work.settings.n
-    return mean_probabilities(teacher, work.images, sigma=sigma, n=n, seed=work.seed, progress=work.progress)
+
+    def means(positions: Tensor) -> list[list[float]]:
+        rows = mean_probabilities(
+            teacher, work.images, sigma=sigma, n=n, seed=work.seed, positions=positions, progress=work.progress
+        )
+        listed_rows: list[list[float]] = rows.tolist()
+        return listed_rows
+
+    batches = torch.arange(len(work.images)).split(work.settings.batch_size)
+    return np.concatenate([work.parts.get("averaged the teacher", some, means) for some in batches])
 
 
 @dataclass(frozen=True)
@@ -197,19 +219,26 @@ def _attack_network(work: _Work, certified: _Certified) -> _NetworkAttack:
     model, settings = work.model, work.settings
     device = device_of(model)
     radii_to_test = np.stack([l_bound(certified.one_pass, sigma=settings.noise_level), certified.radii])
-    distances, slopes = [], []
-    for positions in torch.arange(len(work.images)).split(settings.batch_size):
+
+    def attack(positions: Tensor) -> dict[str, list[float | None]]:
         x = work.images.images(positions).to(device)
         labels = torch.from_numpy(certified.one_pass[positions.numpy()].argmax(1)).to(device)
         attacks = [ddn(model, x, labels, steps=settings.steps)]
         for radii in radii_to_test:
             eps = torch.from_numpy(radii[positions.numpy()]).to(x).clamp_min(1e-6)
             attacks.append(pgd(model, x, labels, eps=eps, steps=settings.steps))
-        distances.append(torch.stack([attack.distance for attack in attacks]).min(0).values.cpu())
         points = [x, attacks[0].images, (x + attacks[0].images) / 2]
-        slopes.append(torch.stack([_slope(model, point, labels) for point in points]).max(0).values.cpu())
+        slopes = torch.stack([_slope(model, point, labels) for point in points]).max(0).values
+        distances = torch.stack([attack.distance for attack in attacks]).min(0).values
+        return {"distances": listed(distances), "slopes": listed(slopes)}
+
+    distances, slopes = list[float](), list[float]()
+    for positions in torch.arange(len(work.images)).split(settings.batch_size):
+        found = work.parts.get("attacked the network", positions, attack)
+        distances += unlisted(found["distances"])
+        slopes += unlisted(found["slopes"])
         work.progress("attacking the network", int(positions[-1]) + 1, len(work.images))
-    return _NetworkAttack(torch.cat(distances).double().numpy(), torch.cat(slopes).double().numpy())
+    return _NetworkAttack(np.array(distances), np.array(slopes))
 
 
 def _slope(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
@@ -225,27 +254,32 @@ def _slope(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
 
 def _attack_average(work: _Work, certified: _Certified) -> AverageAttacks:
     """PGD on the average inside its certified radius; a violation counts if new samples confirm it at 1−α."""
-    settings = work.settings
+    settings, device = work.settings, device_of(work.model)
     average = GaussianAverage(work.model, sigma=settings.noise_level, samples=settings.noise_samples, seed=work.seed)
-    device = device_of(work.model)
-    with_radius = np.flatnonzero(certified.radii > 0)
-    adversarial: dict[int, Tensor] = {}
-    for positions in torch.from_numpy(with_radius).split(settings.batch_size) if len(with_radius) else ():
+    sampler = Sampler(work.model, sigma=settings.noise_level, classes=certified.average.shape[1], seed=work.seed)
+
+    def violations_of(positions: Tensor) -> int:
         x = work.images.images(positions).to(device)
         labels = torch.from_numpy(certified.classes[positions.numpy()]).to(device)
         eps = torch.from_numpy(certified.radii[positions.numpy()]).to(x)
         attack = pgd(average, x, labels, eps=eps * (1 - 1e-6), steps=settings.steps)
         within = (attack.images - x).flatten(1).double().norm(dim=1) < eps.double()
         points = torch.where(within[:, None, None, None], attack.images, x).cpu()  # rounding may leave the ball
-        adversarial |= dict(zip(positions.tolist(), points, strict=True))
-        work.progress("attacking the average", len(adversarial), len(with_radius))
-    sampler = Sampler(work.model, sigma=settings.noise_level, classes=certified.average.shape[1], seed=work.seed)
-    jobs = (Job(position, image, drawing("confirmation", settings.n)) for position, image in adversarial.items())
-    violations = 0
-    for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
-        other, abstain = predict(tally.counts[None], alpha=settings.alpha)
-        violations += bool(not abstain[0] and other[0] != certified.classes[job.index])
-        work.progress("confirming", number, len(with_radius))
+        sampled = (
+            Job(position, image, drawing("confirmation", settings.n))
+            for position, image in zip(positions.tolist(), points, strict=True)
+        )
+        violations = 0
+        for job, tally in sampler.run(sampled):
+            other, abstain = predict(tally.counts[None], alpha=settings.alpha)
+            violations += bool(not abstain[0] and other[0] != certified.classes[job.index])
+        return violations
+
+    with_radius, violations, attacked = np.flatnonzero(certified.radii > 0), 0, 0
+    for positions in torch.from_numpy(with_radius).split(settings.batch_size) if len(with_radius) else ():
+        violations += work.parts.get("attacked the average", positions, violations_of)
+        attacked += len(positions)
+        work.progress("attacking the average", attacked, len(with_radius))
     chances = len(work.images) + len(with_radius)  # of a false certificate, and of a false confirmation
     return AverageAttacks(attacked=len(with_radius), violations=violations, expected_at_most=settings.alpha * chances)
 
@@ -270,49 +304,3 @@ def _slope_ratio(attacked: _NetworkAttack, sigma: float) -> Slope:
     assumed = float(np.sqrt(2 / np.pi) / sigma)
     steepest = float(attacked.slopes.max())
     return Slope(steepest=steepest, assumed=assumed, ratio=steepest / assumed)
-
-
-def verdict(measures: AuditMeasures) -> Verdict:
-    """The conclusion in plain words, and the counts behind it."""
-    average, network = measures.average_attacks, measures.network_attacks.inside_l_bound
-    agreement, slope = measures.agreement, measures.lipschitz
-    kind, conclusion = _conclusion(measures)
-    sentences = [
-        conclusion,
-        f"Average: {average.violations} of {average.attacked} certificates were broken by attack "
-        f"({average.expected_at_most:.2g} expected at most).",
-        f"Network in one pass: {network.broken} of {network.attacked} predictions break inside their L-bound. "
-        f"Slopes reach {slope.ratio:.2g} times the value that the L-bound assumes. "
-        f"One pass agrees with the average on {agreement.count} of {agreement.images} images.",
-    ]
-    return Verdict(kind=kind, text=" ".join(sentences))
-
-
-def _conclusion(measures: AuditMeasures) -> tuple[VerdictKind, str]:
-    average, network = measures.average_attacks, measures.network_attacks.inside_l_bound
-    attempts = measures.images + average.attacked
-    if clopper_pearson_lower(average.violations, attempts, FALSE_ALARM) > measures.alpha:
-        return VerdictKind.BROKEN, "The statistical certificates are false: do not use them."
-    about_average = _about_average(average)
-    if network.broken or measures.lipschitz.ratio > 1.01:
-        many = clopper_pearson_lower(network.broken, network.attacked, 1 - CONFIDENCE) > TOLERATED
-        wrong = "is false" if network.broken else "is not justified"
-        reason = f"The network is not an exact average at this σ, so its L-bound {wrong}."
-        return VerdictKind.BROKEN if many else VerdictKind.CAUTION, f"{about_average}. {reason}"
-    agreement = measures.agreement
-    if agreement.interval[0] < AGREEING:
-        doubt = "One pass may disagree with the average too often"
-        if agreement.count >= AGREEING * agreement.images:
-            doubt = f"There are too few images to show that one pass agrees with the average on {100 * AGREEING:g} %"
-        return VerdictKind.CAUTION, f"{about_average}. {doubt}."
-    if average.violations or not average.attacked:
-        return VerdictKind.CAUTION, f"{about_average}."
-    return VerdictKind.HOLDS, f"{about_average} or against the L-bound."
-
-
-def _about_average(average: AverageAttacks) -> str:
-    if not average.attacked:
-        return "There was no certificate of the average to test"
-    if average.violations:
-        return f"Attacks broke {average.violations} certificates of the average, no more than chance allows"
-    return "The attacks found nothing against the certificates of the average"

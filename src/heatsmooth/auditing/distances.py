@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from heatsmooth.certification.sampling import Job, Sampler, drawing
 from heatsmooth.data import ImageSet
@@ -19,19 +19,29 @@ AT_ONCE = 100
 
 
 def mean_probabilities(
-    model: nn.Module, images: ImageSet, *, sigma: float, n: int, seed: int = 0, progress: Progress = silent
+    model: nn.Module,
+    images: ImageSet,
+    *,
+    sigma: float,
+    n: int,
+    seed: int = 0,
+    positions: Tensor | None = None,
+    progress: Progress = silent,
 ) -> Floats:
-    """Monte Carlo mean of softmax model(x + η) over ``n`` samples of η ~ N(0, σ²I), (images, classes)."""
-    every = torch.arange(len(images))
+    """Monte Carlo mean of softmax model(x + η) over ``n`` samples of η ~ N(0, σ²I), (images, classes).
+
+    ``positions``: of the images that are averaged; all, if None. The noise of an image does not depend on the others.
+    """
+    every = torch.arange(len(images)) if positions is None else positions
     examples = images.images(every[:4]).to(device_of(model))
     classes = count_classes(model, examples)
     sampler = Sampler(for_inference(model, examples), sigma=sigma, classes=classes, seed=seed)
-    jobs = (Job(int(i), images.images(every[i : i + 1])[0], drawing("teacher", n)) for i in every)
-    means = np.zeros((len(images), classes))
+    jobs = (Job(int(i), images.images(i.view(1))[0], drawing("teacher", n)) for i in every)
+    means, before = dict[int, Floats](), 0 if positions is None else int(positions[0])
     for number, (job, tally) in enumerate(sampler.run(jobs), start=1):
         means[job.index] = tally.sums / tally.n
-        progress("averaging the teacher", number, len(images))
-    return means
+        progress("averaging the teacher", before + number, len(images))
+    return np.stack([means[i] for i in every.tolist()])
 
 
 @exact_float32()

@@ -4,14 +4,17 @@ Attacks take their gradients from a pass in float32, which is several times fast
 decided by the network as it is deployed, and its distance is computed in double precision.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from heatsmooth.attacks import ddn, pgd, unit
+from heatsmooth.auditing.parts import Parts, listed, unlisted
 from heatsmooth.auditing.single_precision import SinglePrecision
 from heatsmooth.certification.deterministic import certify_network
 from heatsmooth.data import ImageSet
@@ -29,6 +32,8 @@ INSIDE = 1 - 1e-6
 SUSPECT = 1e-3
 """A candidate whose float32 margin is below this share of the image's margin is judged by the deployed network."""
 RESTARTS = 2
+ATTACKS: dict[str, Callable[..., object]] = {"PGD": pgd, "DDN": ddn}
+"""By name, the attacks that are limited to the radius."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +167,26 @@ class _Tally:
     """What the attacks did to images so far."""
 
     broken: dict[str, list[bool]] = field(default_factory=dict)
-    used: list[Tensor] = field(default_factory=list)
-    reached: list[Tensor] = field(default_factory=list)
-    """Distances of unlimited attacks in units of the radius."""
+    used: list[float] = field(default_factory=list)
+    reached: list[float] = field(default_factory=list)
+    """Distances of unlimited attacks in units of the radius; infinite where they changed nothing."""
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Add what ``_attacked`` found."""
+        for name, broken in part["broken"].items():
+            self.broken.setdefault(name, []).extend(broken)
+        self.used += unlisted(part["used"])
+        self.reached += unlisted(part["reached"])
 
 
 def audit_proofs(
-    model: nn.Module, images: ImageSet, settings: AuditSettings, *, seed: int = 0, progress: Progress = silent
+    model: nn.Module,
+    images: ImageSet,
+    settings: AuditSettings,
+    *,
+    seed: int = 0,
+    parts: Parts | None = None,
+    progress: Progress = silent,
 ) -> ProofAudit:
     """Attack ``model`` inside its deterministic radii on these images.
 
@@ -178,28 +196,36 @@ def audit_proofs(
     order = np.searchsorted(certificates.indices, images.indices.numpy())
     radii, classes = (torch.from_numpy(values[order]) for values in (certificates.radii, certificates.classes))
     attacked = (radii > 0).nonzero().flatten()
-    tally, device = _Tally(), device_of(model)
-    attacks = {"PGD": limited(pgd, settings.steps), "DDN": limited(ddn, settings.steps)}
-    for some in attacked.split(settings.batch_size) if len(attacked) else ():
+    tally, device, known = _Tally(), device_of(model), parts or Parts()
+
+    def attack(some: Tensor) -> dict[str, Any]:
         pixels, own = images.images(some).to(device), (classes[some].to(device), radii[some].to(device))
-        target = Target(model, images.indices[some], pixels, *own)
-        reached = _reached(target, settings.steps)
-        for name, attack in attacks.items():
-            watched = attack_inside(target, attack, restarts=RESTARTS, seed=seed)
-            tally.used.append(watched.used().cpu())
-            inside = watched.broken | (reached <= 1) if name == "DDN" else watched.broken
-            tally.broken.setdefault(name, []).extend(inside.tolist())
-        tally.reached.append(reached.cpu())
+        return _attacked(Target(model, images.indices[some], pixels, *own), settings.steps, seed)
+
+    for some in attacked.split(settings.batch_size) if len(attacked) else ():
+        tally.add(known.get("attacked inside the radii", some, attack))
         progress("attacking inside the radii", int((attacked <= some[-1]).sum()), len(attacked))
     measures = ProofAuditMeasures(
         images=len(images),
         steps=settings.steps,
         restarts=RESTARTS,
         seed=seed,
-        broken={name: Broken.of(sum(tally.broken.get(name, [])), len(attacked)) for name in attacks},
+        broken={name: Broken.of(sum(tally.broken.get(name, [])), len(attacked)) for name in ATTACKS},
         tightness=_tightness(tally),
     )
     return ProofAudit(**vars(measures), verdict=proof_verdict(measures))
+
+
+def _attacked(target: Target, steps: int, seed: int) -> dict[str, Any]:
+    """What the attacks did to each of these images, as JSON."""
+    reached = _reached(target, steps)
+    broken, used = dict[str, list[bool]](), list[float | None]()
+    for name, attack in ATTACKS.items():
+        watched = attack_inside(target, limited(attack, steps), restarts=RESTARTS, seed=seed)
+        used += listed(watched.used())
+        inside = watched.broken | (reached <= 1) if name == "DDN" else watched.broken
+        broken[name] = inside.tolist()
+    return {"broken": broken, "used": used, "reached": listed(reached)}
 
 
 @exact_float32()
@@ -216,10 +242,9 @@ def _tightness(tally: _Tally) -> Tightness | None:
     """How close the attacks came; None if no image has a radius."""
     if not tally.reached:
         return None
-    reached = torch.cat(tally.reached)
-    changed = reached[reached.isfinite()]
+    changed = torch.tensor([ratio for ratio in tally.reached if math.isfinite(ratio)], dtype=torch.float64)
     return Tightness(
-        margin_used=float(torch.cat(tally.used).max()),
+        margin_used=max(tally.used),
         changed=len(changed),
         nearest=round_down(float(changed.min()), 4) if len(changed) else None,
         median=round_down(float(changed.median()), 4) if len(changed) else None,

@@ -66,7 +66,7 @@ class Audit(Command):
     network: Network
     settings: AuditSettings = field(default=AuditSettings())
     out: Path
-    """Run directory; a finished audit is not repeated."""
+    """Run directory; repeating the command continues it."""
     teacher: Path | None = None
     """The network it was smoothed from."""
     teacher_model: str | None = None
@@ -129,14 +129,15 @@ class Audit(Command):
         self, model: "Classifier", images: "ImageSet", teacher: "torch.nn.Module | None", progress: Progress
     ) -> AuditResult | AgreementAudit | ProofAudit:
         from heatsmooth.auditing import audit, audit_agreement, audit_proofs
+        from heatsmooth.auditing.parts import PARTS_FILE, Parts
         from heatsmooth.models import is_onnx
 
-        seed = self.computing.seed
-        if self.settings.sigma is None:
-            return audit_proofs(model, images, self.settings, seed=seed, progress=progress)
-        if is_onnx(model):
-            return audit_agreement(model, images, self.settings, teacher=teacher, seed=seed, progress=progress)
-        return audit(model, images, self.settings, teacher=teacher, seed=seed, progress=progress)
+        with Parts(self.out / PARTS_FILE) as parts:
+            how: Any = {"seed": self.computing.seed, "parts": parts, "progress": progress}
+            if self.settings.sigma is None:
+                return audit_proofs(model, images, self.settings, **how)
+            kind = audit_agreement if is_onnx(model) else audit
+            return kind(model, images, self.settings, teacher=teacher, **how)
 
     def _loaded_teacher(self, source: Path, images: "ImageSet") -> "Classifier":
         try:

@@ -39,8 +39,8 @@ def root(commands: Mapping[str, str]) -> str:
     )
     more = (
         "Start with `heatsmooth demo`. `heatsmooth COMMAND --help` shows the options and an example. After an "
-        "interruption, repeat the command: it continues where it stopped, except audit and short commands, which start "
-        "again. Exit codes: 0 done, 2 wrong use or input, 130 interrupted."
+        "interruption, repeat the command: it continues where it stopped. Only commands that take seconds start again. "
+        "Exit codes: 0 done, 2 wrong use or input, 130 interrupted."
     )
     options = ["  --version    Print the version.", "  --install-completion SHELL", "               bash, zsh or fish."]
     head = ["Usage: heatsmooth COMMAND [OPTIONS]", "", *_wrapped(text)]
