@@ -204,12 +204,22 @@ def test_votes_are_learnt(
     copied = "--vote-epochs" in learning
     assert (out / "learnt-votes/run.json").exists() == copied
     assert ("2 steps are few" in found.get("few_steps", "")) == copied
+    again = f"{calibrate} --votes-from {out} --held-out {certified}/held-out --quiet --json --out {tmp_path}/again"
+    capsys.readouterr()
+    assert run(again.split()) == 0
+    expected = {name: value for name, value in found.items() if name != "few_steps"} | {"out": f"{tmp_path}/again"}
+    assert json.loads(capsys.readouterr().out) == expected
+    assert not (tmp_path / "again/learnt-votes").exists()
     (out / "votes.safetensors").unlink()
     for wrong, message in (
         (f"predict --from {out} {tmp_path}/a.png", "expected a file of weights, got no such file"),
         (f"export --from {out} --sigma 0.25 --out {tmp_path}/m.onnx", "expected a file of weights, got no such file"),
         (f"{calibrate} {quick} --learn-votes fashion-mini --under-attack 0.1 --out {tmp_path}/b", "choose one"),
         (f"{calibrate} --vote-samples 3 --out {tmp_path}/b", "name unlabelled images"),
+        (f"{calibrate} --votes-from {out} --vote-samples 3 --out {tmp_path}/b", "no other option for votes"),
+        (f"{calibrate} --votes-from {out} --out {tmp_path}/b", "expected a file of weights, got no such file"),
+        (f"{calibrate} --votes-from {certified}/calibration --out {tmp_path}/b", "with --learn-votes, got another run"),
+        (f"{calibrate} --votes-from {tmp_path}/none --out {tmp_path}/b", "expected a run, got none"),
         (f"{calibrate} --data-root {tmp_path} --out {tmp_path}/b", "reading images again"),
     ):
         assert run(wrong.split()) == 2

@@ -34,7 +34,7 @@ class Attack:
     under_attack: float | None = None
     """Make a radius that holds for images changed within this L2 distance ρ."""
     passes: int = 1
-    """Noisy passes per new image; more than half of them must agree. Five keep more of the radius than one; two can
+    """Noisy passes per image; more than half must agree. Five keep more of the radius than one; two can
     keep less."""
     noise: float | None = None
     """Standard deviation of their noise (default: ρ, for several passes ρ/2, but from σ/4 to σ)."""
@@ -93,11 +93,11 @@ class Calibrate(Command):
     """Determines which images fit and which correct the radius, the noise of the calibration images, and how votes are
     learnt."""
     attack: Attack = field(default=Attack(), metadata=grouped("Under attack", main=("under_attack",)))
-    votes: Votes = field(default=Votes(), metadata=grouped("Votes", main=("learn_votes",)))
+    votes: Votes = field(default=Votes(), metadata=grouped("Votes", main=("learn_votes", "votes_from")))
     again: Again = field(default=Again(), metadata=grouped("Image files"))
 
     def __post_init__(self) -> None:
-        attacked, voting = self.attack.under_attack is not None, self.votes.learn_votes is not None
+        attacked, voting = self.attack.under_attack is not None, self.votes.wanted
         require(not (attacked and voting), "`learn_votes`: expected no `under_attack` beside it, got both; choose one")
         require(
             attacked or voting or not any_chosen(self.again, but=("device",)),
@@ -138,7 +138,7 @@ class Calibrate(Command):
         others = self._held_out(model, certified)
         images = len(certified.certificates())
         allowed_errors(images - math.floor(images * FITTED), self.epsilon, images=images)
-        attacked, voting = self.attack.under_attack is not None, self.votes.learn_votes is not None
+        attacked, voting = self.attack.under_attack is not None, self.votes.wanted
         settings = {
             **network_settings(model=identity),
             "certificate": certified.info.settings["certificate"],
@@ -146,7 +146,7 @@ class Calibrate(Command):
             "epsilon": self.epsilon,
             "seed": self.seed,
             **(asdict(self.attack) if attacked else {}),
-            **(self.votes.describe() if voting else {}),
+            **(self.votes.as_learnt().describe() if voting else {}),
         }
         with Run(self.out, "calibrate", settings) as run:
             head = self._head(model, [certified, *([] if others is None else [others])], progress)
@@ -180,7 +180,7 @@ class Calibrate(Command):
         """The head or copy that was asked for, learnt."""
         from heatsmooth.commands.voting import learnt_votes
 
-        if self.votes.learn_votes is None:
+        if not self.votes.wanted:
             return None
         return learnt_votes(
             model, unseen, self.votes, self.again, seed=self.seed, out=self.out / COPY, progress=progress

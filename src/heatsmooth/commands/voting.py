@@ -1,7 +1,7 @@
 """Passes of the network that ``calibrate`` makes: of certified images again, and to learn votes."""
 
 import copy
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 IMAGES_OF_A_HEAD = 20_000
+LEARNING = ("learn_votes", "vote_images", "vote_samples", "vote_epochs")
+"""The fields of ``Votes`` on which what is learnt depends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,33 @@ class Votes:
     vote_epochs: int = 0
     """Train a copy of the network for so many epochs. With some thousand steps, radii are still larger. 0: only a
     small head learns, which takes minutes."""
+    votes_from: Path | None = None
+    """Use what another 'calibrate' run has learnt. It must be of this network and σ. ε may differ."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "vote_images", "vote_samples")
         check_at_least(self, 0, "vote_epochs")
-        named = self.learn_votes is not None or not any_chosen(self)
+        if self.votes_from is not None:
+            alone = not any_chosen(self, but=("votes_from",))
+            require(alone, "`votes_from`: expected no other option for votes beside it, got one; leave it out")
+        named = self.wanted or not any_chosen(self)
         require(named, "`learn_votes`: expected it beside options for votes, got none; name unlabelled images")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether votes are to be predicted."""
+        return self.learn_votes is not None or self.votes_from is not None
+
+    def as_learnt(self) -> "Votes":
+        """How they are learnt, or were learnt in the other run."""
+        from heatsmooth.results.run_info import RunInfo
+
+        if (run := self.votes_from) is None:
+            return self
+        info, _ = RunInfo.read_directory(run)
+        learnt = info.done and info.settings.get("learn_votes") is not None
+        require(learnt, f"`votes_from` {run}: expected a finished 'calibrate' run with `learn_votes`, got another run")
+        return Votes(**{name: value for name, value in info.settings.items() if name in LEARNING})
 
     @property
     def images(self) -> int | None:
@@ -49,7 +72,7 @@ class Votes:
 
     def describe(self) -> dict[str, object]:
         """What a run records; `vote_epochs` only if there are some, as in runs from before it existed."""
-        facts = asdict(self) | {"vote_images": self.images}
+        facts = {name: getattr(self, name) for name in LEARNING} | {"vote_images": self.images}
         return {name: value for name, value in facts.items() if (name, value) != ("vote_epochs", 0)}
 
 
@@ -110,11 +133,12 @@ def learnt_votes(
     out: Path,
     progress: Progress,
 ) -> "Voter":
-    """The head or copy that learns the votes, on the CPU.
+    """The head or copy that learns the votes, or has learnt them in another run, on the CPU.
 
     ``unseen``: the calibration images, then others to measure on; images to learn from that are among them are refused.
     ``out``: the run directory of a copy, which continues there.
     """
+    learnt_before, votes = votes.votes_from, votes.as_learnt()
     from heatsmooth.data import load_images
     from heatsmooth.data.images import size_of
     from heatsmooth.device import accelerator
@@ -134,6 +158,8 @@ def learnt_votes(
         f"`learn_votes` {name}: expected images of {certified.shape}, as certified, got {images.shape}; use others",
     )
     _refuse_shared(name, images, unseen, again, progress)
+    if learnt_before is not None:
+        return _voter_of(learnt_before, model, certified.settings.sigma)
     network, sigma = copy.deepcopy(model).to(accelerator(again.device).device), certified.settings.sigma
     learn = partial(learn_votes, network, images, sigma=sigma, samples=votes.vote_samples, seed=seed, progress=progress)
     if not votes.vote_epochs:
@@ -152,6 +178,22 @@ def learnt_votes(
             run.update(status="done", model_hash=settings["model"])
         (out / STATE_FILE).unlink(missing_ok=True)
         return load_voter(out / VOTES_FILE, model)
+
+
+def _voter_of(run: Path, model: "Classifier", sigma: float) -> "Voter":
+    """The head or copy in the directory of another calibration of this network, at this noise level."""
+    from heatsmooth.commands.calibrated import read_calibration, read_voter
+
+    calibration = read_calibration(run, model)
+    voter = read_voter(run, model, calibration)
+    require(voter is not None, f"`votes_from` {run}: expected a head or copy, got none; name a run with `learn_votes`")
+    assert calibration is not None
+    assert voter is not None
+    same = calibration.sigma == sigma
+    require(
+        same, f"`votes_from` {run}: expected votes at σ={sigma:g}, got those at σ={calibration.sigma:g}; learn new ones"
+    )
+    return voter
 
 
 def few_vote_steps(out: Path, votes: Votes) -> str | None:
