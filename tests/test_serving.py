@@ -11,14 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch import Tensor, nn
 
 from heatsmooth.calibration import Calibration
 from heatsmooth.certification.certificates import certify
 from heatsmooth.certification.sampling import CHUNK, Ask, Job, Sampler, Tally
 from heatsmooth.certification.settings import Settings
 from heatsmooth.errors import InputError
+from heatsmooth.models import Voter
 from heatsmooth.serving import ServedNetwork
-from heatsmooth.serving.events import Done, Event, Failed, Waiting
+from heatsmooth.serving.events import Done, Event, Failed, Seen, Waiting
 from heatsmooth.serving.limits import Rate, is_own_name
 from heatsmooth.serving.studies import TURN, attacking, certifying
 from heatsmooth.serving.worker import BusyError, Study, Task, Worker
@@ -86,11 +88,34 @@ def test_an_attack_tells_of_network_and_average(subject: ServedNetwork) -> None:
     assert near["distance"] <= 0.0011
 
 
+class Reversed(Voter):
+    """Predicts the class that the network gives the least probability."""
+
+    def answers(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+        return model(images), -model(images)
+
+    def votes(self, model: nn.Module, images: Tensor) -> Tensor:
+        return self.answers(model, images)[1]
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
 def test_a_calibrated_radius_is_shown_with_its_basis(subject: ServedNetwork) -> None:
     known = Calibration(((0.999, 0.125),), classes=5, epsilon=0.05, alpha=0.001, sigma=0.25, fitted=10, corrected=20)
     calibrated = replace(subject, calibration=known)
     first = msgspec.to_builtins(next(certifying(calibrated, an_image(), 0)))
-    assert first["calibrated"] == {"radius": 0.125, "subject": "average", "basis": str(known.basis)}
+    assert first["calibrated"] == {
+        "radius": 0.125,
+        "subject": "average",
+        "basis": str(known.basis),
+        "class": first["top"][0][0],
+    }
+    votes = replace(calibrated, voter=Reversed().eval())
+    seen = next(certifying(votes, an_image(), 0))
+    assert isinstance(seen, Seen)
+    assert seen.calibrated is not None
+    assert seen.calibrated.predicted == int(votes.logits(an_image()[None]).argmin())
     assert first["l_bound"]["subject"] == "network"
     with pytest.raises(InputError, match=r"`sigma`: expected 0.25, that of the calibration, got 0.5"):
         replace(calibrated, settings=Settings(0.5, adaptive=True))

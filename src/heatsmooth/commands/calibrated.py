@@ -34,16 +34,6 @@ def read_voter(source: Path, network: Classifier, calibration: Calibration | Att
     return head
 
 
-def refuse_head(calibration: Calibration | None, command: str) -> Calibration | None:
-    """The calibration; an error if it needs a head, which the command does not know."""
-    require(
-        calibration is None or calibration.head is None,
-        f"{command}: expected a calibration without --learn-votes, got one with it; use predict or one-pass, or "
-        "calibrate without it",
-    )
-    return calibration
-
-
 def read_attack_calibration(source: Path, network: Classifier) -> AttackCalibration:
     """The calibration under attack in the directory of a network; it must be there, and of that network."""
     file = source / ATTACK_FILE

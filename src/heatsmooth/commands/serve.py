@@ -77,11 +77,11 @@ class Serve(Command):
 
     def _served(self, progress: Progress) -> "tuple[ImageSet | None, ServedNetwork]":
         """The examples, and the network with its settings."""
-        from heatsmooth.commands.calibrated import read_calibration, refuse_head
+        from heatsmooth.commands.calibrated import read_calibration, read_voter
         from heatsmooth.data.folder import USUAL_SIZE
         from heatsmooth.data.images import height_and_width
         from heatsmooth.device import accelerator
-        from heatsmooth.models import is_onnx
+        from heatsmooth.models import device_of, is_onnx
         from heatsmooth.models.onnx_file import NEEDS_GRADIENTS
         from heatsmooth.serving import ServedNetwork
 
@@ -92,6 +92,8 @@ class Serve(Command):
         classes = self.network.classes or (10 if names is None else len(names))
         model = replace(self.network, classes=classes).load(examples).to(accelerator(self.device).device)
         require(not is_onnx(model), f"serve: {NEEDS_GRADIENTS}")
+        calibration = read_calibration(self.network.source, model)
+        voter = read_voter(self.network.source, model, calibration)
         usual = USUAL_SIZE if examples is None else examples.size
         return examples, ServedNetwork(
             model,
@@ -99,7 +101,8 @@ class Serve(Command):
             seed=secrets.randbits(62),
             shape=(model.spec.channels, *height_and_width(self.network.image_size or model.spec.size or usual)),
             class_names=names,
-            calibration=refuse_head(read_calibration(self.network.source, model), "serve"),
+            calibration=calibration,
+            voter=None if voter is None else voter.to(device_of(model)),
         )
 
     def _settings(self) -> Settings | None:

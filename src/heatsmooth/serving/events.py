@@ -25,6 +25,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     basis: Basis
 
 
+class Calibrated(Claim, frozen=True, kw_only=True):
+    """A calibrated radius, and the class that it is for: that of one pass, or the predicted class of the average."""
+
+    predicted: int = msgspec.field(name="class")
+
+
 class OnePass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One pass of the network, and the radii that need no samples."""
 
@@ -33,7 +39,7 @@ class OnePass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top: Ranked
     l_bound: Claim | None = None
     """Only with sigma."""
-    calibrated: Claim | None = None
+    calibrated: Calibrated | None = None
     """Only if the network is calibrated."""
     deterministic: Claim | None = None
     """Only if the network is Lipschitz by construction."""
@@ -54,7 +60,7 @@ class Seen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="image"):
     basis: Basis
     top: Ranked
     l_bound: Claim | None = None
-    calibrated: Claim | None = None
+    calibrated: Calibrated | None = None
     deterministic: Claim | None = None
 
 

@@ -95,7 +95,11 @@
       at("seen").src = at("clean").src = event.data;
       bars(at("top"), event.top.map(([c, p]) => [name(c), percent(p), p]));
       const rows = [];
-      if (event.calibrated) rows.push(number("Calibrated radius", event.calibrated));
+      if (event.calibrated) {
+        const row = number("Calibrated radius", event.calibrated), c = event.calibrated.class;
+        if (c !== item.onePass) row.lastChild.textContent += ` It is for the class “${name(c)}”.`;
+        rows.push(row);
+      }
       if (event.l_bound) {
         const row = number("L-bound", event.l_bound);
         row.lastChild.textContent += " Nothing checks this.";

@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,18 +24,21 @@ from heatsmooth.device import exact_float32
 from heatsmooth.errors import require
 from heatsmooth.models import (
     DeterministicRadius,
+    Voter,
     check_independence,
     count_classes,
     device_of,
     for_inference,
     is_lipschitz,
     probabilities_of,
+    votes_of,
 )
 from heatsmooth.noise import Draw
 from heatsmooth.results.guarantees import BasisKind, Subject
 from heatsmooth.serving.events import (
     Attack,
     AverageClass,
+    Calibrated,
     Claim,
     Copies,
     Done,
@@ -75,6 +79,8 @@ class ServedNetwork:
     """(channels, height, width) of an image of the network."""
     class_names: tuple[str, ...] | None = None
     calibration: Calibration | None = None
+    voter: Voter | None = None
+    """The head or copy that predicts the votes, if the calibration has one."""
     steps: int = 20
     """Gradient steps of an attack."""
     classes: int = field(init=False)
@@ -138,10 +144,21 @@ class ServedNetwork:
     def logits(self, images: Tensor) -> Tensor:
         """(images, classes) of one pass on the device of the network; an error if one is not finite."""
         with torch.inference_mode():
-            logits: Tensor = self.model(images.to(self.device))
-        finite = bool(logits.isfinite().all())
-        require(finite, "expected finite logits, got NaN or infinity, which give no radius; use another image")
-        return logits
+            return _finite(self.model(images.to(self.device)))
+
+    @exact_float32()
+    def _calibrated(self, images: Tensor, logits: Tensor) -> list[Calibrated | None] | None:
+        """The calibrated radii, and the classes that they are for, if the network is calibrated."""
+        if (known := self.calibration) is None:
+            return None
+        votes = logits if self.voter is None else _finite(votes_of(self.model, self.voter, images.to(self.device)))
+        radii, classes = known.radius(probabilities_of(votes)).tolist(), votes.argmax(1).tolist()
+        return [
+            Calibrated(
+                radius=round_down(radius, DIGITS), subject=known.subject, basis=str(known.basis), predicted=predicted
+            )
+            for radius, predicted in zip(radii, classes, strict=True)
+        ]
 
     def probabilities(self, images: Tensor) -> Tensor:
         """(images, classes) of one pass, in double precision on the CPU; an error if a logit is not finite."""
@@ -151,13 +168,11 @@ class ServedNetwork:
         """What one pass says about images (images, channels, height, width), and the radii that need no samples."""
         logits = self.logits(images)
         probabilities = probabilities_of(logits)
-        none: list[Claim | None] = [None] * len(images)
-        proven, bounds, calibrated = self._proven(images, logits) or none, none, none
+        none = [None] * len(images)
+        bounds: Sequence[Claim | None] = none
+        proven, calibrated = self._proven(images, logits) or none, self._calibrated(images, logits) or none
         if self.sigma is not None:
             bounds = _claims(l_bound(probabilities, sigma=self.sigma), Subject.NETWORK, BasisKind.EXACT_AVERAGE)
-        if self.calibration is not None:
-            basis = str(self.calibration.basis)
-            calibrated = _claims(self.calibration.radius(probabilities), self.calibration.subject, basis)
         order = logits.double().cpu().topk(min(SHOWN_CLASSES, self.classes)).indices  # probabilities may tie
         return [
             OnePass(
@@ -177,6 +192,12 @@ class ServedNetwork:
         with torch.inference_mode():
             radii = self.proof(images.to(self.device), logits)
         return _claims(radii.cpu().numpy(), Subject.NETWORK, BasisKind.DETERMINISTIC)
+
+
+def _finite(logits: Tensor) -> Tensor:
+    finite = bool(logits.isfinite().all())
+    require(finite, "expected finite logits, got NaN or infinity, which give no radius; use another image")
+    return logits
 
 
 def _claims(radii: NDArray[np.float64], subject: Subject, basis: str) -> list[Claim | None]:
