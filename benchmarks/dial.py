@@ -4,9 +4,11 @@
 
 The network is smoothed once per share. Test images with an odd index are held out for the dial; the share that is kept
 is then measured on those with an even index. With --splits N, this is done N times instead, with random halves of the
-test images and seeds from 1 to N. The scatter over splits shows what is chance. Weights of others also need ``--model public_resnet:resnet20 --mean 0.485
-0.456 0.406 --std 0.229 0.224 0.225``, for example, with ``examples`` on the ``PYTHONPATH``. Repeating the command
-continues it: shares that are in --out already are not made again.
+test images and seeds from 1 to N. The scatter over splits shows what is chance.
+
+Weights of others also need ``--model public_resnet:resnet20 --mean 0.485 0.456 0.406 --std 0.229 0.224 0.225``, for
+example, with ``examples`` on the ``PYTHONPATH``. Repeating the command continues it: shares that are in --out already
+are not made again.
 """
 
 import argparse
@@ -70,7 +72,9 @@ def main() -> None:
     found = read_records(options.out)
     first = found[0]
     versions = f"{first['hardware']['cpu']}, torch {first['versions']['torch']}"
-    print(f"{versions}, commit {first['commit']}, {f'{options.splits} splits' if options.splits else 'seed 0'}")
+    print(
+        f"{versions}, commit {first['commit']}, {f'{options.splits} splits' if options.splits else f'seed {options.seed}'}"
+    )
     if options.splits:
         report_scatter(found)
         return
