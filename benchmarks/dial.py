@@ -72,9 +72,8 @@ def main() -> None:
     found = read_records(options.out)
     first = found[0]
     versions = f"{first['hardware']['cpu']}, torch {first['versions']['torch']}"
-    print(
-        f"{versions}, commit {first['commit']}, {f'{options.splits} splits' if options.splits else f'seed {options.seed}'}"
-    )
+    which = f"{options.splits} splits" if options.splits else f"seed {options.seed}"
+    print(f"{versions}, commit {first['commit']}, {which}")
     if options.splits:
         report_scatter(found)
         return
