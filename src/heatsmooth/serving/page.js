@@ -80,6 +80,7 @@
     parts.push(shape("text", { class: "axis", x: left, y: y(most) - 8 }, "largest possible radius"));
     const steps = points.map(([n, r], i) => i ? `H${x(n)}V${y(r)}` : `M${x(n)},${y(r)}`).join("");
     if (steps) parts.push(shape("path", { class: "line", d: steps }));
+    if (points.length) parts.push(shape("circle", { class: "now", cx: x(points.at(-1)[0]), cy: y(points.at(-1)[1]), r: 4 }));
     at("chart").replaceChildren(...parts);
   }
 
