@@ -24,7 +24,7 @@ from heatsmooth.results.one_pass import read_one_pass
 from heatsmooth.results.radii import radii_of
 from heatsmooth.statistics.attacked import SLACK, attacked, attacked_votes, risks_by_count
 from heatsmooth.statistics.bounds import Floats
-from heatsmooth.under_attack import AttackCalibration, calibrate_under_attack
+from heatsmooth.under_attack import AttackCalibration, calibrate_under_attack, check_images
 from tests.conftest import certificate_of
 
 SIGMA, EPSILON, CAP = 0.25, 0.1, 2.3 * 0.25
@@ -172,6 +172,9 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
         settings: dict[str, Any] = {"rho": 0.1, "epsilon": EPSILON, **change}
         with pytest.raises(InputError, match=message):
             calibrate_under_attack(certificates, few, **settings)
+    with pytest.raises(InputError, match=r"expected at least 686 certified images for epsilon 0\.01 under attack"):
+        check_images(685, 1000, 1.0, 1, epsilon=0.01, rho=0.1)
+    check_images(686, 1000, 1.0, 1, epsilon=0.01, rho=0.1)
     with pytest.raises(InputError, match="expected noisy passes of 60 images"):
         calibrate_under_attack(certificates, passes_of(t[1:], SIGMA, 20, random), rho=0.1, epsilon=EPSILON)
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heatsmooth.calibration import (
+    FITTED,
     RadiusFamily,
     Recorded,
     allowed_errors,
@@ -104,6 +105,45 @@ class AttackCalibration(LearntRadius):
         return Claims(classes=predicted, radii=radii, received_radii=np.maximum(0.0, radii - self.rho))
 
 
+def check_images(images: int, samples: int, shift: float, votes: int, *, epsilon: float, rho: float) -> None:
+    """Refuse so few calibration images, or noisy passes of each, that no radius could be claimed.
+
+    ``images``: certified images. ``samples``: noisy passes of each. ``shift``: ρ/τ. ``votes``: noisy passes per new
+    image.
+    """
+    least = min(float(risk[0]) for risk in _risks(samples, shift, votes).values())
+    _require_images(images, least, epsilon, parts=_parts(votes), samples=samples, rho=rho)
+
+
+def _parts(votes: int) -> int:
+    """The parts of the false claims that are bounded one by one."""
+    return 1 if votes == 1 else 2
+
+
+def _risks(samples: int, shift: float, votes: int) -> dict[int, Floats]:
+    """By how many passes must agree, the risk of an image by how many of its noisy passes claim too much."""
+    numbers = range(votes // 2 + 1, votes + 1)
+    return {needed: risks_by_count(samples, shift, passes=votes, needed=needed) for needed in numbers}
+
+
+def _require_images(images: int, least: float, epsilon: float, *, parts: int, samples: int, rho: float) -> None:
+    """Refuse too few images. ``least``: the risk of one part of an image of which no noisy pass claims too much."""
+    rest = epsilon - parts * SLACK
+    require(
+        parts * least < rest,
+        f"`noise_samples`: expected enough to see a risk below epsilon {epsilon:g} under attack, got {samples}, which "
+        f"leave {parts * least:.2g} per image; raise `noise_samples`, `passes`, `noise` or `epsilon`, or "
+        f"lower ρ={rho:g}",
+    )
+    correcting = math.ceil((parts - rest) / (rest - parts * least))
+    wanted = math.floor((correcting - 1) / (1 - FITTED)) + 1
+    require(
+        images >= wanted,
+        f"`certificates`: expected at least {wanted} certified images for epsilon {epsilon:g} under attack, got "
+        f"{images}; certify more images, or raise `noise_samples` or `epsilon`",
+    )
+
+
 def calibrate_under_attack(
     certificates: Certificates,
     passes: NoisyPasses,
@@ -134,20 +174,12 @@ def calibrate_under_attack(
     backed = np.where(passes.classes == certificates.classes[:, None], certificates.radii[:, None], 0.0)
     some = slice(0, FITTING_PASSES)
     family = RadiusFamily.fit(passes.doubts[fit, some].ravel(), backed[fit, some].ravel())
-    parts = 1 if votes == 1 else 2
+    parts = _parts(votes)
     fitting = _Part(family, passes.doubts[fit], backed[fit], parts=parts)
     correcting = _Part(family, passes.doubts[rest], backed[rest], parts=parts)
-    risks = {
-        needed: risks_by_count(samples, rho / passes.noise, passes=votes, needed=needed)
-        for needed in range(votes // 2 + 1, votes + 1)
-    }
+    risks = _risks(samples, rho / passes.noise, votes)
     needed = fitting.best_number(risks, epsilon, passes=votes)
-    require(
-        correcting.can_cover(risks[needed], epsilon),
-        f"`noise_samples`: expected enough to see a risk below epsilon {epsilon:g} under attack, got {samples}, which "
-        f"leave {parts * risks[needed][0]:.2g} per image; raise `noise_samples`, `passes`, `noise` or `epsilon`, or "
-        f"lower ρ={rho:g}",
-    )
+    _require_images(images, float(risks[needed][0]), epsilon, parts=parts, samples=samples, rho=rho)
     return AttackCalibration(
         steps=correcting.steps(risks[needed], epsilon),
         classes=passes.number_of_classes,
@@ -189,10 +221,6 @@ class _Part:
             return not table.any() or float(sum(risks[counts].sum() for counts in self._false(table))) <= limit
 
         return self.family.largest(covers)
-
-    def can_cover(self, risks: Floats, epsilon: float) -> bool:
-        """Whether the risk would be at most ε if no pass claimed too much."""
-        return self.parts * float(risks[0]) * len(self.doubts) <= self._limit(epsilon)
 
     def best_number(self, risks: dict[int, Floats], epsilon: float, *, passes: int) -> int:
         """How many of the passes must agree for the largest mean radius; ``risks``: by that number."""

@@ -222,7 +222,7 @@ class Calibrate(Command):
         from heatsmooth.commands.voting import certified_images
         from heatsmooth.device import accelerator
         from heatsmooth.models.votes import voter_hash
-        from heatsmooth.under_attack import calibrate_under_attack, check_attack, usual_noise
+        from heatsmooth.under_attack import calibrate_under_attack, check_attack, check_images, usual_noise
 
         about = Recorded(
             seed=self.seed,
@@ -237,16 +237,17 @@ class Calibrate(Command):
         noise = (
             usual_noise(rho, certificates.sigma, self.attack.passes) if self.attack.noise is None else self.attack.noise
         )
-        check_attack(rho, noise, self.attack.passes, self.attack.noise_samples)
+        votes, samples = self.attack.passes, self.attack.noise_samples
+        check_attack(rho, noise, votes, samples)
+        check_images(len(certificates), samples, rho / noise, votes, epsilon=self.epsilon, rho=rho)
         passes = noisy_passes(
             copy.deepcopy(model).to(accelerator(self.again.device).device),
             certified_images(certified, certificates.indices.tolist(), self.again, progress),
             noise=noise,
-            count=self.attack.noise_samples,
+            count=samples,
             seed=self.seed,
             progress=progress,
         )
-        votes = self.attack.passes
         return calibrate_under_attack(certificates, passes, rho=rho, epsilon=self.epsilon, votes=votes, **about)
 
     def _held_out(self, model: "Classifier", certified: "CertifiedRun") -> "CertifiedRun | None":
