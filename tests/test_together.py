@@ -129,14 +129,14 @@ def test_works_stop_and_save_when_the_command_is_stopped_or_gone(how: signal.Sig
     )
     until((tmp_path / "at work").exists)
     os.killpg(command.pid, how) if how == signal.SIGINT else command.send_signal(how)
-    command.wait(30)
+    command.wait(120)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     assert (tmp_path / "saved").exists()
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
