@@ -170,7 +170,7 @@ def test_the_files_to_open_exist() -> None:
     assert not [file for file in sorted(files) if not (ROOT / "src/heatsmooth" / file).exists()]
 
 
-PUBLIC = {20: ("bootcamp", "bootcamp-10-epochs", "keep-0.95"), 32: ("bootcamp", "keep-0.95")}
+PUBLIC = {20: ("bootcamp", "bootcamp-10-epochs", "keep-0.95"), 32: ("bootcamp", "bootcamp-10-epochs", "keep-0.95")}
 """By depth, the methods of the README's table of public ResNets, after the network as published."""
 
 
